@@ -1,0 +1,532 @@
+"""The superstep loop: what was decided is awaited here.
+
+The rules:
+- One step: all active nodes run on one snapshot; their updates merge in node order, Sends after them in the order
+  in which they were sent; then routing runs on the merged state. Nothing depends on who finished first.
+- `_commit` is the one place through which every step's updates pass.
+- One active node is awaited in place; several run as tasks, which have ended before anything else is done.
+- The run's own cancellation is asked for after every step (`cancelling`), since a node may have swallowed it.
+- A loop of nodes that never wait for anything still lets the event loop turn now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from agentgraph import events
+from agentgraph._engine.attempt import Debug, StrayCancelError, attempt, check_stray, truthful
+from agentgraph._engine.frontier import Frontier
+from agentgraph._engine.plan import Plan, RouterSpec, bits
+from agentgraph._engine.state import Outcome, merge, read, targets_of
+from agentgraph.config import RunConfig
+from agentgraph.context import CancellationToken, EventSink, Interrupt, Interrupted, RunContext, Shared
+from agentgraph.errors import (
+    AgentGraphError,
+    InputError,
+    RecursionLimitError,
+    RoutingError,
+    RunNote,
+    RunTimeoutError,
+    UpdateError,
+    note_once,
+)
+from agentgraph.node import END, START, Send, Updates, as_mapping
+from agentgraph.strategies import LastWrite
+from agentgraph.tasks import run_all
+
+_TURN_EVERY = 64
+"""Steps after which the event loop gets a turn, where no node has waited for anything."""
+
+_LAST_NODES = 5
+"""How many of the latest nodes a recursion error names."""
+
+SHORT_WAY = True
+"""Tests switch `_short_way` off to see that it changes nothing."""
+
+
+class Task(msgspec.Struct, frozen=True, gc=False):  # not tracked: a fan-out makes hundreds
+    """A node to run in this step: on the snapshot, or on what a Send gave it."""
+
+    node: int
+    number: int
+    """0, or which Send of the step it is, from 1."""
+    send: Send | None
+
+
+class GraphRun:
+    """One graph, running once. Owns its state; `shared` is what it has in common with its subgraphs."""
+
+    __slots__ = (
+        "_active", "_debug", "_host", "_host_cancelling", "_last", "frontier", "interrupts", "iterations", "parent",
+        "paths", "plan", "records", "scratch", "shared", "state", "step", "token", "writes",
+    )  # fmt: skip
+
+    def __init__(self, plan: Plan, shared: Shared, state: dict[str, Any], parent: RunContext[Any] | None) -> None:
+        self.plan = plan
+        self.shared = shared
+        self.state = state
+        self.parent = parent
+        prefix = parent.path if parent is not None else ()
+        self.paths = tuple((*prefix, name) for name in (*plan.names, START))
+        self.frontier = Frontier(plan)
+        self.step = 0
+        self.token: CancellationToken | None = None
+        self.scratch: dict[str, Any] = {}
+        self.iterations: dict[str, int] = {}
+        self.records: dict[Any, Any] = {}
+        self.writes: list[Mapping[str, Any]] | None = [] if parent is not None else None
+        self.interrupts: list[Interrupt] = []
+        self._active: tuple[int, tuple[Send, ...]] = (0, ())
+        self._last: deque[int] = deque(maxlen=_LAST_NODES)
+        self._debug = Debug() if plan.debug else None
+        self._host = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._host_cancelling = self._host.cancelling()
+
+    def cancellation(self) -> CancellationToken:
+        """The graph run's own token: made when somebody asks for it."""
+        if self.token is None:
+            self.token = self.parent.cancellation.child() if self.parent is not None else CancellationToken()
+        return self.token
+
+    async def run(self) -> None:
+        """Run to the end, or until a step has only questions left. After cancellation nothing runs any more."""
+        try:
+            await truthful(self._loop())
+        except BaseException:
+            if self.token is not None:
+                self.token.cancel("the run ended")
+            raise
+        finally:
+            if self.token is not None:
+                self.token.detach()
+
+    async def _loop(self) -> None:
+        plan, shared = self.plan, self.shared
+        quick = SHORT_WAY and shared.sink is None and shared.permits is None and not plan.debug
+        active, sends = await self._route((plan.start,), (None,))
+        while active or sends:
+            if quick and not sends:
+                active, sends = await self._short_way(active)
+                if self.interrupts or not (active or sends):
+                    return
+            self._begin_step(active, sends)
+            tasks = [Task(n, 0, None) for n in bits(active)]
+            tasks += [Task(plan.index[s.node], k, s) for k, s in enumerate(sends, 1)]
+            if shared.sink is not None:
+                names = [plan.names[t.node] for t in tasks]
+                await shared.sink.put(events.StepStarted(step=self.step, nodes=names), self._path())
+            results = [await self._alone(tasks[0])] if len(tasks) == 1 else await self._together(tasks, quick)
+            self._check_cancelled()
+            if self.interrupts:
+                return
+            ran = [t.node for t in tasks]
+            new = self.state.copy()
+            writers: dict[str, tuple[int, str]] | None = {} if len(ran) > 1 else None
+            outcomes = [self._take(new, n, r, writers, k) for k, (n, r) in enumerate(zip(ran, results, strict=True))]
+            self._commit(new)
+            if shared.sink is not None:
+                await self._tell_updates(tasks, outcomes)
+            active, sends = await self._route(ran, [o.goto for o in outcomes])
+            if not self.step % _TURN_EVERY:
+                await asyncio.sleep(0)
+
+    async def _short_way(self, active: int) -> tuple[int, tuple[Send, ...]]:
+        """Run on for as long as one node without policies is active, nobody reads, and nothing waits for another.
+
+        The same steps as in `_loop`, and the same results; only what such a step does not need is not done.
+        """
+        plan, shared = self.plan, self.shared
+        view, limit = plan.schema.view, shared.config.recursion_limit
+        host, cancelling = self._host, self._host_cancelling
+        while active and not active & (active - 1):
+            number = active.bit_length() - 1
+            spec = plan.nodes[number]
+            if not spec.plain:
+                break
+            if shared.steps >= limit:
+                raise self._limit_error(limit)
+            shared.steps += 1
+            self.step += 1
+            self._last.append(number)
+            self._active = (active, ())
+            run: RunContext[Any] | None = None
+            try:
+                if spec.wants_run:
+                    run = RunContext(self, self.paths[number], self.step)
+                    result = await spec.fn(view(self.state), run)
+                    run.close("it ended")
+                else:
+                    result = await spec.fn(view(self.state))
+            except Interrupted as asked:
+                if run is not None:
+                    run.close("it ended", cancel=True)
+                self.interrupts.extend(asked.interrupts)
+                return active, ()
+            except BaseException as error:
+                if run is not None:
+                    run.close("it failed", cancel=True)
+                self._fail(error, number)
+                raise
+            if host.cancelling() > cancelling:
+                raise asyncio.CancelledError
+            if result is None:
+                goto = None
+                self._commit(self.state)
+            else:
+                new = self.state.copy()
+                goto = self._take(new, number, result).goto
+                self._commit(new)
+            if goto is None and plan.simple:
+                active, sends = plan.edge_mask[number], ()
+                for router in plan.routers[number]:
+                    hit, sent = await self._ask_router(router, number)
+                    active |= hit
+                    sends += sent
+            else:
+                active, sends = await self._route((number,), (goto,))
+            if not self.step % _TURN_EVERY:
+                await asyncio.sleep(0)
+            if sends:
+                return active, sends
+        return active, ()
+
+    async def _alone(self, task: Task) -> Any:
+        try:
+            return await self._attempt(task)
+        except Interrupted as asked:
+            await self._asked(asked.interrupts)
+            return None
+        except BaseException as error:
+            self._fail(error, task.node)
+            raise
+
+    def _attempt(self, task: Task) -> Any:
+        send, view, state = task.send, self.plan.schema.view, self.state
+        snapshot = (lambda: view(state)) if send is None else (lambda: send.state)
+        spec = self.plan.nodes[task.node]
+        return attempt(self, spec, self.paths[task.node], self.step, task.number, snapshot, self._debug)
+
+    async def _together(self, tasks: list[Task], quick: bool) -> list[Any]:
+        """Run the step's tasks beside each other; their results in order.
+
+        The first task to fail cancels the others, which are waited for. Then the first error in order is raised,
+        and carries the others in its notes.
+        """
+        plan, view, state = self.plan, self.plan.schema.view, self.state
+        asked: dict[int, tuple[Interrupt, ...]] = {}
+
+        async def branch(k: int, task: Task) -> Any:
+            try:
+                return await self._attempt(task)
+            except Interrupted as question:  # the siblings go on
+                asked[k] = question.interrupts
+
+        def start(k: int) -> Any:
+            task = tasks[k]
+            spec = plan.nodes[task.node]
+            if quick and spec.plain and not spec.wants_run:  # can neither ask nor be told of: what `branch` comes to
+                return spec.fn(view(state) if task.send is None else task.send.state)
+            return branch(k, task)
+
+        running = await run_all(len(tasks), start)
+        self._check_cancelled()
+        self._raise_first(tasks, running)
+        for k in sorted(asked):
+            await self._asked(asked[k])
+        return [r.result() for r in running]
+
+    def _raise_first(self, tasks: list[Task], running: list[asyncio.Task[Any]]) -> None:
+        errors: list[tuple[int, BaseException]] = []
+        for task, ran in zip(tasks, running, strict=True):
+            if ran.cancelled():
+                if ran.cancelling() == 0:
+                    errors.append((task.node, StrayCancelError("/".join(self.paths[task.node]))))
+            elif (error := ran.exception()) is not None:
+                errors.append((task.node, error))
+        if not errors:
+            return
+        (node, first), *others = errors
+        for place, other in others:
+            first.add_note(f"also failed: node {'/'.join(self.paths[place])!r}: {type(other).__name__}: {other}")
+        self._fail(first, node)
+        raise first
+
+    def _fail(self, error: BaseException, number: int) -> None:
+        """Note where the error came up. A `CancelledError` that nobody asked for is raised as an error here."""
+        shared = self.shared
+        note = RunNote.at(self.paths[number], self.step, shared.config.thread_id, shared.run_id)
+        if not isinstance(error, asyncio.CancelledError):
+            note_once(error, note)
+        elif self._host.cancelling() <= self._host_cancelling:
+            try:
+                check_stray(error, "/".join(self.paths[number]))
+            except StrayCancelError as stray:
+                note_once(stray, note)
+                raise
+
+    async def _asked(self, questions: tuple[Interrupt, ...]) -> None:
+        self.interrupts.extend(questions)
+        if self.shared.sink is not None and self.parent is None:
+            for question in questions:
+                await self.shared.sink.put(events.InterruptRaised(id=question.id, value=question.value), question.node)
+
+    def _take(
+        self,
+        new: dict[str, Any],
+        number: int,
+        result: Any,
+        writers: dict[str, tuple[int, str]] | None = None,
+        k: int = 0,
+    ) -> Outcome:
+        """Merge what task `k` returned into `new`, and return what it said."""
+        name = self.plan.names[number]
+        try:
+            outcome = read(result, name)
+            if outcome.updates:
+                merge(self.plan.schema, new, outcome.updates, name, writers, k)
+                if self.writes is not None:
+                    self.writes.extend(outcome.updates)
+        except Exception as error:
+            self._fail(error, number)
+            raise
+        return outcome
+
+    def _commit(self, new: dict[str, Any]) -> None:
+        """End a step with its merged state: the one place through which every step passes."""
+        self.state = new
+        if self.records:
+            self.records.clear()
+
+    async def _tell_updates(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
+        sink = cast("EventSink", self.shared.sink)
+        for task, outcome in zip(tasks, outcomes, strict=True):
+            for update in outcome.updates:
+                if update:
+                    await sink.put(events.StateUpdate(update=_plain(update)), self.paths[task.node])
+
+    async def _route(
+        self, ran: Sequence[int], gotos: Sequence[tuple[str | Send, ...] | None]
+    ) -> tuple[int, tuple[Send, ...]]:
+        """Decide what runs next: the nodes as bits, and the Sends in the order in which they were sent."""
+        plan = self.plan
+        hit = 0
+        sends: tuple[Send, ...] = ()
+        held: list[int] = []
+        for node, goto in zip(ran, gotos, strict=True):
+            if goto is not None:
+                more, sent = self._follow(goto, node)
+                hit |= more
+                sends += sent
+                continue
+            if node in held:
+                continue  # several Sends of one node: its edges hold once
+            held.append(node)
+            hit |= plan.edge_mask[node]
+            for router in plan.routers[node]:
+                more, sent = await self._ask_router(router, node)
+                hit |= more
+                sends += sent
+        if plan.simple:
+            return hit, sends
+        sent_mask = 0
+        for send in sends:
+            sent_mask |= 1 << plan.index[send.node]
+        return self.frontier.advance(held, hit, sent_mask), sends
+
+    def _follow(self, goto: tuple[str | Send, ...], node: int) -> tuple[int, tuple[Send, ...]]:
+        plan = self.plan
+        allowed = plan.gotos[node]
+        hit, sends, bad = targets_of(plan.index, goto, None, allowed)
+        if bad:
+            names = (*plan.names, END) if allowed is None else sorted(allowed)
+            error = RoutingError(plan.names[node], "Command(goto=...)", bad[0], names)
+            self._fail(error, node)
+            raise error
+        return hit, sends
+
+    async def _ask_router(self, router: RouterSpec, node: int) -> tuple[int, tuple[Send, ...]]:
+        plan = self.plan
+        run: RunContext[Any] | None = None
+        try:
+            view = plan.schema.view(self.state)
+            if router.wants_run:
+                run = RunContext(self, self.paths[node], self.step)
+                answer = router.fn(view, run)
+            else:
+                answer = router.fn(view)
+            if type(answer) is str and (hit := plan.tables[router].get(answer)) is not None:
+                return hit, ()
+            if inspect.isawaitable(answer):
+                answer = await answer
+            if isinstance(answer, (list, tuple)):
+                answers = cast("Sequence[Any]", answer)
+            elif isinstance(answer, (set, frozenset)):
+                answers = sorted(cast("set[Any]", answer), key=str)  # a set has no order of its own
+            else:
+                answers = (answer,)
+            hit, sends, bad = targets_of(plan.index, answers, router.mapping, router.targets)
+            if bad:
+                allowed = router.mapping or router.targets or plan.names
+                names = [str(a) for a in dict.fromkeys((*allowed, END))]
+                raise RoutingError(self.paths[node][-1], "the router", bad[0], names)
+        except Interrupted:
+            error = AgentGraphError(
+                f"the router of node {self.paths[node][-1]!r} called run.interrupt(), and only a node can ask; "
+                f"let a node ask, and route on what it writes"
+            )
+            self._fail(error, node)
+            raise error from None
+        except BaseException as error:
+            self._fail(error, node)
+            raise
+        finally:
+            if run is not None:
+                run.close("it ended")
+        return hit, sends
+
+    def _begin_step(self, active: int, sends: tuple[Send, ...]) -> None:
+        shared = self.shared
+        if shared.steps >= shared.config.recursion_limit:
+            raise self._limit_error(shared.config.recursion_limit)
+        shared.steps += 1
+        self.step += 1
+        self._active = (active, sends)
+        self._last.extend(bits(active))
+        self._last.extend(self.plan.index[s.node] for s in sends)
+
+    def _limit_error(self, limit: int) -> RecursionLimitError:
+        paths = ["/".join(self.paths[n]) for n in self._last]
+        outermost = self
+        while outermost.parent is not None:
+            outermost = cast("GraphRun", outermost.parent._graph)  # pyright: ignore[reportPrivateUsage]
+        return RecursionLimitError(limit, paths, outermost.plan.schema.view(outermost.state))
+
+    def _check_cancelled(self) -> None:
+        """Raise where the run was cancelled, also if a node has swallowed that."""
+        if self._host.cancelling() > self._host_cancelling:
+            raise asyncio.CancelledError
+
+    def running(self) -> list[str]:
+        """The nodes of the step under way."""
+        active, sends = self._active
+        return [self.plan.names[n] for n in bits(active)] + [s.node for s in sends]
+
+    def _path(self) -> tuple[str, ...]:
+        return self.parent.path if self.parent is not None else ()
+
+    def __repr__(self) -> str:
+        return f"<GraphRun {self.plan.name} step {self.step} {self.frontier!r}>"
+
+
+def _plain(update: Mapping[str, Any]) -> dict[str, Any]:
+    """An update as events carry it: as it is where it has a JSON form, else with `repr` for what has none."""
+    try:
+        msgspec.json.encode(update)
+    except (TypeError, ValueError, OverflowError):
+        return {str(k): msgspec.to_builtins(v, str_keys=True, enc_hook=repr) for k, v in update.items()}
+    return dict(update)
+
+
+async def run_graph(
+    plan: Plan, given: Any, config: RunConfig, context: Any, run_id: str, sink: EventSink | None
+) -> GraphRun:
+    """Run a graph from its start. Returns the run, ended; raises what ended it."""
+    state = plan.schema.initial()
+    update = plan.schema.input_update(given)
+    try:
+        merge(plan.schema, state, (update,), "the input")
+    except UpdateError as error:
+        raise InputError(f"the input's key {error.key!r} does not fit: {error.__cause__ or error}") from error
+    plan.schema.check_complete(state)
+    shared = Shared(config, context, asyncio.get_running_loop(), run_id, sink)
+    run = GraphRun(plan, shared, state, None)
+    if sink is not None:
+        await sink.put(events.RunStarted(thread_id=config.thread_id), ())
+    try:
+        if config.timeout is None:
+            await run.run()
+        else:
+            await _within(config.timeout, run)
+    except Exception as error:
+        if sink is not None:
+            await sink.put(events.RunFailed(error_type=type(error).__name__, message=str(error)), ())
+        raise
+    if sink is not None:
+        status = "interrupted" if run.interrupts else "done"
+        await sink.put(events.RunFinished(status=status, steps=shared.steps, usage=shared.usage), ())
+    return run
+
+
+async def _within(seconds: float, run: GraphRun) -> None:
+    scope = asyncio.timeout(seconds)
+    failure: Exception | None = None
+    try:
+        async with scope:
+            await run.run()
+    except Exception as error:
+        failure = error
+    if scope.expired():
+        raise RunTimeoutError(seconds, run.step, run.running()) from failure
+    if failure is not None:
+        raise failure
+
+
+async def run_child(
+    plan: Plan,
+    state: Any,
+    parent: RunContext[Any],
+    input: Mapping[str, str] | None,
+    output: Mapping[str, str] | None,
+) -> Updates:
+    """Run a graph as a node of another: on the keys that both know, or as `input` (parent's key -> own key) says.
+
+    Returns its updates for the keys that both know, or as `output` (own key -> parent's key) says.
+    """
+    graph = cast("GraphRun", parent._graph)  # pyright: ignore[reportPrivateUsage]
+    outer = graph.plan.schema
+    schema = plan.schema
+    given = as_mapping(state)
+    own = schema.initial()
+    if input is None:
+        own.update({k: v for k, v in given.items() if k in schema.strategies or schema.open})
+    else:
+        own.update({inner: given[key] for key, inner in input.items() if key in given})
+    schema.check_complete(own)
+    permit = parent._permit  # pyright: ignore[reportPrivateUsage]
+    run = GraphRun(plan, graph.shared, own, parent)
+    if permit is not None:
+        await permit.lend()
+    try:
+        await run.run()
+    finally:
+        if permit is not None:
+            await permit.reclaim()
+    if run.interrupts:
+        raise Interrupted(tuple(run.interrupts))
+    names = output
+    if names is None:
+        names = {k: k for w in run.writes or () for k in w if k in outer.strategies or outer.open}
+    return _own_updates(run, names)
+
+
+def _own_updates(run: GraphRun, names: Mapping[str, str]) -> Updates:
+    """What a child wrote, under its parent's names: of a replaced key the last write, else each in order."""
+    found: list[Mapping[str, Any]] = []
+    last: set[str] = set()
+    for write in reversed(run.writes or ()):
+        kept: dict[str, Any] = {}
+        for key, value in write.items():
+            if key not in names or key in last:
+                continue
+            if isinstance(run.plan.schema.strategies.get(key), (LastWrite, type(None))):
+                last.add(key)
+            kept[names[key]] = value
+        if kept:
+            found.append(kept)
+    return Updates(reversed(found))

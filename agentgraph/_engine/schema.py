@@ -1,0 +1,263 @@
+"""State class -> keys, strategies, types; views of a state; checks of an update. Pure.
+
+Inside the engine a state is always a dict. `view` makes what a node sees of it: a copy, or an instance of the
+user's dataclass or Struct.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from operator import add
+from typing import Any, cast
+
+import msgspec
+
+from agentgraph.errors import InputError, UpdateError, listed, unknown
+from agentgraph.strategies import UNSET, Reduce, Replace, Strategy
+
+USAGE_KEY = "_token_usage"
+"""Every schema knows it: what the model calls on this thread have taken, summed."""
+
+_REPLACE = Replace()
+_WRAPPERS = {typing.Required, typing.NotRequired}
+
+
+class Schema:
+    """What is known of a state. `faults` says what is wrong with it; with any, the rest may be incomplete."""
+
+    __slots__ = ("cls", "defaults", "faults", "kind", "open", "required", "strategies", "types", "validates", "view")
+
+    def __init__(self, cls: Any, strategies: Mapping[str, Any] | None, *, validates: bool = False) -> None:
+        self.cls = cls
+        self.validates = validates
+        self.faults: list[str] = []
+        self.types: dict[str, Any] = {}
+        self.strategies: dict[str, Strategy] = {}
+        self.defaults: dict[str, Callable[[], Any]] = {}
+        self.required: tuple[str, ...] = ()
+        self.view: Callable[[dict[str, Any]], Any] = dict[str, Any].copy
+        self.kind = _kind(cls)
+        # a plain dict without named strategies has no schema: any key is known, and replaced
+        self.open = self.kind == "dict" and not strategies
+        if self.kind == "":
+            self.faults.append(f"the state must be a TypedDict, a dataclass, a msgspec.Struct, or dict; found {cls!r}")
+            return
+        self._read_class()
+        self._name_strategies(strategies or {})
+        self.strategies.setdefault(USAGE_KEY, Reduce(add))
+        for key, strategy in self.strategies.items():
+            start = strategy.empty()
+            if key not in self.defaults and start is not UNSET:
+                self.defaults[key] = strategy.empty
+        if self.kind in ("dataclass", "struct"):
+            self.required = tuple(k for k in self.types if k not in self.defaults)
+            self.view = (
+                _dataclass_view(cls, tuple(self.types))
+                if self.kind == "dataclass"
+                else _struct_view(cls, tuple(self.types))
+            )
+
+    def _read_class(self) -> None:
+        if self.kind == "dict":
+            return
+        try:
+            hints = typing.get_type_hints(self.cls, include_extras=True)
+        except NameError as error:
+            self.faults.append(
+                f"the annotations of state {self.cls.__name__} cannot be resolved: {error}; "
+                f"import the name at run time, not for type checkers only"
+            )
+            return
+        if self.kind == "dataclass":
+            for field in dataclasses.fields(self.cls):
+                if field.default is not dataclasses.MISSING:
+                    self.defaults[field.name] = _constant(field.default)
+                elif field.default_factory is not dataclasses.MISSING:
+                    self.defaults[field.name] = field.default_factory
+            names = [f.name for f in dataclasses.fields(self.cls)]
+        elif self.kind == "struct":
+            infos = msgspec.structs.fields(self.cls)
+            for info in infos:
+                if info.default is not msgspec.NODEFAULT:
+                    self.defaults[info.name] = _constant(info.default)
+                elif info.default_factory is not msgspec.NODEFAULT:
+                    self.defaults[info.name] = info.default_factory
+            names = [i.name for i in infos]
+        else:
+            names = list(hints)
+        for name in names:
+            annotation = hints[name]
+            while typing.get_origin(annotation) in _WRAPPERS:
+                annotation = typing.get_args(annotation)[0]
+            extras: tuple[Any, ...] = ()
+            if typing.get_origin(annotation) is typing.Annotated:
+                extras = annotation.__metadata__
+                annotation = annotation.__origin__
+            while typing.get_origin(annotation) in _WRAPPERS:
+                annotation = typing.get_args(annotation)[0]
+            self.types[name] = annotation
+            self.strategies[name] = self._strategy(name, extras)
+
+    def _strategy(self, key: str, extras: tuple[Any, ...]) -> Strategy:
+        found: list[Strategy] = []
+        for extra in extras:
+            if inspect.isclass(extra):
+                if callable(getattr(extra, "merge", None)) and callable(getattr(extra, "empty", None)):
+                    self.faults.append(f"state key {key!r}: {extra.__name__} is a class; write {extra.__name__}()")
+            elif isinstance(extra, Strategy):
+                found.append(extra)
+            elif isinstance(extra, (types.FunctionType, types.BuiltinFunctionType)):
+                name = getattr(extra, "__name__", "fn")
+                self.faults.append(f"state key {key!r}: {name} is a function; write Reduce({name})")
+        if len(found) > 1:
+            self.faults.append(f"state key {key!r} has {len(found)} strategies, {listed(found)}; it takes one")
+        if found:
+            self._check_fit(key, found[0])
+            return found[0]
+        return _REPLACE
+
+    def _check_fit(self, key: str, strategy: Strategy) -> None:
+        container: type | None = getattr(strategy, "container", None)
+        if container is None or key not in self.types:
+            return
+        if not _takes(self.types[key], container):
+            self.faults.append(
+                f"state key {key!r}: {strategy!r} keeps a {container.__name__}, "
+                f"and the key's type is {_type_name(self.types[key])}"
+            )
+
+    def _name_strategies(self, strategies: Mapping[str, Any]) -> None:
+        for key, strategy in strategies.items():
+            if self.kind != "dict" and key not in self.types:
+                self.faults.append(f"strategies: {unknown('state key', key, self.types)}")
+            elif inspect.isclass(strategy) or not isinstance(strategy, Strategy):
+                self.faults.append(
+                    f"strategies: key {key!r} needs a strategy such as Append() or Reduce(fn), found {strategy!r}"
+                )
+            else:
+                self.strategies[key] = strategy
+                self._check_fit(key, strategy)
+
+    def initial(self) -> dict[str, Any]:
+        """A new state: each key at its default or its strategy's empty value; others are not there."""
+        return {key: make() for key, make in self.defaults.items()}
+
+    def check_complete(self, state: Mapping[str, Any]) -> None:
+        """Raise `InputError` where a key is missing that a dataclass or Struct cannot be made without."""
+        missing = [k for k in self.required if k not in state]
+        if missing:
+            raise InputError(
+                f"the input lacks {listed(missing)}, which {self.cls.__name__} has no default for; "
+                f"give it in the input, or the field a default"
+            )
+
+    def input_update(self, value: Any) -> Mapping[str, Any]:
+        """A run's input as an update. Raises `InputError` where it is none."""
+        if isinstance(value, Mapping):
+            given = cast("Mapping[Any, Any]", value)
+            if not self.open:
+                for key in given:
+                    if key not in self.strategies:
+                        raise InputError(f"the input has an {unknown('state key', key, self.known())}")
+            return given
+        if self.kind in ("dataclass", "struct") and isinstance(value, self.cls):
+            return {k: getattr(value, k) for k in self.types}
+        raise InputError(
+            "the input must be a dict of state keys"
+            + (f" or a {self.cls.__name__}" if self.kind in ("dataclass", "struct") else "")
+            + f"; found {type(value).__name__}: {value!r:.80}"
+        )
+
+    def known(self) -> list[str]:
+        """The keys for messages: without the engine's own."""
+        return [k for k in self.strategies if k != USAGE_KEY]
+
+    def strategy(self, key: str, node: str) -> Strategy:
+        """The key's strategy. Raises `UpdateError` for an unknown key."""
+        found = self.strategies.get(key)
+        if found is not None:
+            return found
+        if self.open and isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return _REPLACE
+        raise UpdateError(
+            f"node {node!r} returned an update with an {unknown('state key', key, self.known())}", node=node, key=key
+        )
+
+    def validate(self, key: str, value: Any, node: str) -> Any:
+        """The value, converted to the key's type where its JSON form was given. Raises `UpdateError`."""
+        kind = self.types.get(key)
+        if kind is None:
+            return value
+        try:
+            return msgspec.convert(value, kind)
+        except msgspec.ValidationError as error:
+            raise UpdateError(
+                f"node {node!r} wrote key {key!r}, and the value does not fit {_type_name(kind)}: {error}",
+                node=node,
+                key=key,
+            ) from error
+
+    def check_types(self) -> list[str]:
+        """Faults of types that `validate=True` cannot check."""
+        faults: list[str] = []
+        for key, kind in self.types.items():
+            try:
+                msgspec.convert(None, kind)
+            except msgspec.ValidationError:
+                pass
+            except (TypeError, ValueError, NameError) as error:
+                faults.append(f"validate=True: state key {key!r} has a type that cannot be checked: {error}")
+        return faults
+
+
+def _kind(cls: Any) -> str:
+    if cls is dict or typing.get_origin(cls) is dict:
+        return "dict"
+    if not inspect.isclass(cls):
+        return ""
+    if typing.is_typeddict(cls):
+        return "typeddict"
+    if issubclass(cls, msgspec.Struct):
+        return "struct"
+    return "dataclass" if dataclasses.is_dataclass(cls) else ""
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+def _dataclass_view(cls: Any, names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+    def view(state: dict[str, Any]) -> Any:
+        made = object.__new__(cls)
+        for name in names:
+            if name in state:
+                object.__setattr__(made, name, state[name])  # past `frozen`, and without running __init__
+        return made
+
+    return view
+
+
+def _struct_view(cls: Any, names: tuple[str, ...]) -> Callable[[dict[str, Any]], Any]:
+    return lambda state: cls(**{n: state[n] for n in names})
+
+
+def _takes(annotation: Any, container: type) -> bool:
+    if annotation is Any or isinstance(annotation, typing.TypeVar):
+        return True
+    if type(annotation).__name__ == "TypeAliasType":  # of typing from Python 3.12, or of typing_extensions
+        return _takes(annotation.__value__, container)
+    origin = typing.get_origin(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return any(_takes(a, container) for a in typing.get_args(annotation))
+    if typing.is_typeddict(annotation):
+        return container is dict
+    base = origin or annotation
+    return not inspect.isclass(base) or issubclass(container, base) or issubclass(base, container)
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if inspect.isclass(annotation) and not typing.get_args(annotation) else str(annotation)

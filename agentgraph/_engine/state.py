@@ -1,0 +1,167 @@
+"""What nodes return -> the next state. Pure.
+
+`read` takes a node's return value apart, `merge` applies its updates. The caller owns the dict that is merged
+into: a fresh copy for each step, so that a step is merged as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from agentgraph._engine.schema import Schema
+from agentgraph.errors import ConflictError, StrategyError, UpdateError
+from agentgraph.node import END, Command, Send, Updates
+from agentgraph.strategies import UNSET, Replace
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """What a node's return value says: its updates in order, and where to go (None: along its edges)."""
+
+    updates: tuple[Mapping[str, Any], ...]
+    goto: tuple[str | Send, ...] | None
+
+
+NOTHING = Outcome((), None)
+
+
+def read(result: Any, node: str) -> Outcome:
+    """Take a node's return value apart. Raises `UpdateError` for what is no update."""
+    if type(result) is dict:  # the usual, before the checks that cost
+        return Outcome((cast("dict[str, Any]", result),), None)
+    if result is None:
+        return NOTHING
+    if isinstance(result, Mapping):
+        return Outcome((cast("Mapping[str, Any]", result),), None)
+    if isinstance(result, Updates):
+        return Outcome(tuple(result), None)
+    if isinstance(result, Command):
+        update, goto = result.update, result.goto
+        if update is not None and not isinstance(update, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise UpdateError(
+                f"node {node!r} returned a Command whose update is {type(update).__name__}; it must be a dict",
+                node=node,
+            )
+        updates = () if update is None else (update,)
+        if goto is None:
+            return Outcome(updates, None)
+        return Outcome(updates, (goto,) if isinstance(goto, (str, Send)) else tuple(goto))
+    raise UpdateError(
+        f"node {node!r} returned {type(result).__name__}: {result!r:.80}; "
+        f"a node returns a dict of state keys to change, a Command, or None",
+        node=node,
+    )
+
+
+def merge(
+    schema: Schema,
+    state: dict[str, Any],
+    updates: tuple[Mapping[str, Any], ...],
+    node: str,
+    writers: dict[str, tuple[int, str]] | None = None,
+    task: int = 0,
+) -> None:
+    """Merge one node's updates into `state`, in order.
+
+    `writers` remembers, over the tasks of one step, who wrote each `Replace` key. Raises `UpdateError` for an
+    unknown key, a wrong value or a strategy that cannot merge, `ConflictError` for a second writer.
+    """
+    strategies = schema.strategies
+    for update in updates:
+        for key, value in update.items():
+            strategy = strategies.get(key) or schema.strategy(key, node)
+            if type(strategy) is Replace:
+                if writers is not None:
+                    first = writers.setdefault(key, (task, node))
+                    if first[0] != task:
+                        raise ConflictError(key, first[1], node)
+                state[key] = value
+            else:
+                try:
+                    state[key] = strategy.merge(state.get(key, UNSET), value)
+                except StrategyError as error:
+                    raise UpdateError(f"node {node!r}, key {key!r}: {error}", node=node, key=key) from error
+                except Exception as error:
+                    error.add_note(f"while {strategy!r} merged the update of node {node!r} into key {key!r}")
+                    raise
+            if schema.validates:
+                state[key] = schema.validate(key, state[key], node)
+
+
+def targets_of(
+    index: Mapping[str, int], values: Any, names: Mapping[Any, str] | None, allowed: Any
+) -> tuple[int, tuple[Send, ...], tuple[Any, ...]]:
+    """What a router or a goto names: the nodes as bits, the Sends, and the values that are no target.
+
+    `names` translates a router's answers; `allowed` are the only names that will do, None for any node.
+    """
+    hit = 0
+    sends: list[Send] = []
+    bad: list[Any] = []
+    for value in values:
+        if isinstance(value, Send):
+            if value.node in index and (allowed is None or value.node in allowed):
+                sends.append(value)
+            else:
+                bad.append(value.node)
+            continue
+        try:
+            name = value if names is None else names.get(value, value if value == END else None)
+        except TypeError:  # cannot be a key: no name either
+            name = None
+        if name == END:
+            continue
+        place = index.get(name) if isinstance(name, str) else None
+        if place is None or (allowed is not None and name not in allowed):
+            bad.append(value)
+        else:
+            hit |= 1 << place
+    return hit, tuple(sends), tuple(bad)
+
+
+class Footprint:
+    """Debug mode: tells whether a value was changed in place, by what its containers held before."""
+
+    def __init__(self, state: Mapping[str, Any]) -> None:
+        self._held: dict[str, list[tuple[Any, list[Any]]]] = {}
+        for key, value in state.items():
+            found: list[tuple[Any, list[Any]]] = []
+            seen: set[int] = set()
+            open_: list[Any] = [value]
+            while open_:
+                item = open_.pop()
+                inside = _inside(item)
+                if inside is None or id(item) in seen:
+                    continue
+                seen.add(id(item))
+                found.append((item, inside))
+                open_.extend(inside)
+            self._held[key] = found
+
+    def changed(self) -> list[str]:
+        """The keys whose values hold something else than before."""
+        return [key for key, held in self._held.items() if any(_differs(item, before) for item, before in held)]
+
+
+def _differs(item: Any, before: list[Any]) -> bool:
+    after = _inside(item)
+    return after is None or len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True))
+
+
+def _inside(item: Any) -> list[Any] | None:
+    """What a container holds, in a fixed order; None for what is no container."""
+    if isinstance(item, (str, bytes, int, float, bool, type(None))):
+        return None
+    if isinstance(item, dict):
+        return [x for pair in cast("dict[Any, Any]", item).items() for x in pair]
+    if isinstance(item, (list, tuple, set, frozenset)):
+        return list(cast("list[Any]", item))
+    fields: tuple[str, ...] | None = getattr(item, "__struct_fields__", None)
+    if fields is not None:
+        return [getattr(item, f) for f in fields]
+    held = getattr(item, "__dict__", None)
+    if not isinstance(held, dict) or callable(item):
+        return None
+    return list(cast("dict[str, Any]", held).values())

@@ -1,0 +1,118 @@
+"""Settings of a run and of a node: immutable, checked when they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from agentgraph.errors import ConfigError
+
+__all__ = ["Retry", "RunConfig", "positive"]
+
+
+def positive(where: str, value: object, *, whole: bool = False) -> None:
+    """Raise `ConfigError` unless `value` is None or a positive (whole) number."""
+    if value is None:
+        return
+    kinds = (int,) if whole else (int, float)
+    kind = "whole number" if whole else "number of seconds"
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
+        raise ConfigError(f"{where} must be a positive {kind}, or None for no limit; found {value!r}")
+
+
+class RunConfig(msgspec.Struct, frozen=True):
+    """How one run goes."""
+
+    thread_id: str | None = None
+    """The conversation this run belongs to."""
+    recursion_limit: int = 100
+    """Most steps of the run, all its subgraphs included."""
+    max_concurrency: int | None = None
+    """Most nodes at work at once, in all subgraphs together; a node that waits for a subgraph is not at work."""
+    timeout: float | None = None
+    """Seconds the whole run may take."""
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    """The caller's own; nodes read it. `metadata["stream"] = False` turns streaming of models off."""
+    run_id: str | None = None
+    """The run's id; made at random where None."""
+
+    def __post_init__(self) -> None:
+        if self.recursion_limit is None:  # pyright: ignore[reportUnnecessaryComparison]  # users without a checker
+            raise ConfigError("RunConfig(recursion_limit=...) must be a positive whole number; found None")
+        positive("RunConfig(recursion_limit=...)", self.recursion_limit, whole=True)
+        positive("RunConfig(max_concurrency=...)", self.max_concurrency, whole=True)
+        positive("RunConfig(timeout=...)", self.timeout)
+        if self.thread_id is not None and (not isinstance(self.thread_id, str) or not self.thread_id):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"RunConfig(thread_id=...) must be a text that is not empty; found {self.thread_id!r}")
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """When and how often a failed attempt is made again.
+
+    The n-th wait is drawn evenly from 0.5 to 1 times `min(max_delay, delay * 2 ** (n - 1))` seconds. The next
+    attempt starts only when the one before has ended.
+    """
+
+    attempts: int = 3
+    """All attempts together, the first included."""
+    delay: float = 0.5
+    """Seconds before the second attempt; 0 for at once."""
+    max_delay: float = 30.0
+    on: Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...] | None = None
+    """What is tried again: a type, several, or a function of the error. None: see `is_transient`."""
+
+    def __post_init__(self) -> None:
+        if self.attempts is None:  # pyright: ignore[reportUnnecessaryComparison]  # users without a checker
+            raise ConfigError("Retry(attempts=...) must be a positive whole number; found None")
+        positive("Retry(attempts=...)", self.attempts, whole=True)
+        if not _is_rule(self.on):
+            raise ConfigError(f"Retry(on=...) must be exception types, or a function of the error; found {self.on!r}")
+        if not self.delay >= 0 or not self.max_delay >= 0:
+            raise ConfigError(
+                f"Retry(delay=..., max_delay=...) must not be negative; found {self.delay!r}, {self.max_delay!r}"
+            )
+
+    def wants(self, error: Exception) -> bool:
+        """Tell whether this error is one to try again after."""
+        on: Any = self.on
+        if on is None:
+            return is_transient(error)
+        return isinstance(error, on) if isinstance(on, (type, tuple)) else bool(on(error))
+
+    def wait(self, attempt: int, drawn: float) -> float:
+        """Seconds to wait after failed attempt number `attempt` (from 1); `drawn` is random in [0, 1)."""
+        return min(self.max_delay, self.delay * 2.0 ** min(attempt - 1, 60)) * (0.5 + drawn / 2)
+
+
+def _is_rule(on: Any) -> bool:
+    if isinstance(on, (type, tuple)):
+        kinds = cast("tuple[Any, ...]", on if isinstance(on, tuple) else (on,))
+        return all(isinstance(k, type) and issubclass(k, BaseException) for k in kinds)
+    return on is None or callable(on)
+
+
+_TRANSIENT_STATUS = {408, 409, 429}
+_TRANSPORT_ERRORS = {"httpx": "TransportError", "httpx2": "TransportError", "aiohttp": "ClientConnectionError"}
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tell whether an error is of a kind that may pass: connection, timeout, or HTTP 408, 409, 429, 5xx.
+
+    An error whose `retried` attribute is true was already tried again by whoever raised it: not once more.
+    """
+    if getattr(error, "retried", False):
+        return False
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    status = getattr(error, "status_code", None)
+    if status is None:
+        status = getattr(error, "status", None)
+    if status is None:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(status, int):
+        return status in _TRANSIENT_STATUS or status >= 500
+    # by name: these libraries need not be installed, and loading one to look at an error would be waste
+    return any(_TRANSPORT_ERRORS.get(c.__module__.partition(".")[0]) == c.__name__ for c in type(error).__mro__)

@@ -1,0 +1,421 @@
+"""What a node may do with its run: `RunContext`, and the token that tells it to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import msgspec
+
+from agentgraph import events
+from agentgraph.config import RunConfig
+from agentgraph.errors import RunEndedError, UpdateError
+from agentgraph.messages import Usage
+from agentgraph.threads import call_in_loop, in_loop_thread
+
+__all__ = ["CancellationToken", "Interrupt", "Interrupted", "RunContext"]
+
+log = logging.getLogger("agentgraph")
+
+C = TypeVar("C")
+T = TypeVar("T")
+
+_EVENT_TYPES = cast("tuple[type, ...]", events.Event.__args__)
+
+
+class CancellationToken:
+    """Tells work to stop. May be read, waited for and cancelled from any thread; cancelling is for good."""
+
+    __slots__ = ("_callbacks", "_cancelled", "_detach", "reason")
+
+    def __init__(self) -> None:
+        self._cancelled = False
+        self._callbacks: list[Callable[[], object]] = []
+        self._detach: Callable[[], object] | None = None
+        self.reason: str | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the work is to stop."""
+        return self._cancelled
+
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Tell everyone who holds the token to stop. A second call does nothing."""
+        if self._cancelled:
+            return
+        self.reason = reason
+        self._cancelled = True
+        while True:
+            try:  # not asked before: another thread may take the last one back meanwhile
+                callback = self._callbacks.pop(0)
+            except IndexError:
+                return
+            try:
+                callback()
+            except Exception:
+                log.exception("a callback of a cancellation token failed; the others are called all the same")
+
+    def on_cancel(self, callback: Callable[[], object]) -> Callable[[], object]:
+        """Call `callback` once, at cancellation (at once if that has been). Returns a function that takes it back."""
+        self._callbacks.append(callback)
+        remove = _Remove(self._callbacks, callback)
+        if self._cancelled and remove():  # cancelled between the two lines, or before
+            callback()
+        return remove
+
+    def child(self) -> CancellationToken:
+        """A token that is cancelled with this one, and can be cancelled without it."""
+        token = CancellationToken()
+        token._detach = self.on_cancel(lambda: token.cancel(self.reason or "cancelled"))
+        return token
+
+    def detach(self) -> None:
+        """Let go of the parent: for work that has ended, so that the parent does not keep its token."""
+        if self._detach is not None:
+            self._detach()
+            self._detach = None
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `asyncio.CancelledError` where the work is to stop."""
+        if self._cancelled:
+            raise asyncio.CancelledError(self.reason)
+
+    async def wait_cancelled(self) -> None:
+        """Return once the token is cancelled."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        remove = self.on_cancel(lambda: loop.call_soon_threadsafe(woken.set))
+        try:
+            await woken.wait()
+        finally:
+            remove()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """For worker threads: block until the token is cancelled, or `timeout` seconds. Returns `cancelled`."""
+        woken = threading.Event()
+        remove = self.on_cancel(woken.set)
+        try:
+            woken.wait(timeout)
+        finally:
+            remove()
+        return self._cancelled
+
+    def __repr__(self) -> str:
+        return f"<CancellationToken {'cancelled: ' + str(self.reason) if self._cancelled else 'open'}>"
+
+
+class _Remove:
+    """Takes a callback back, once; tells whether it was still there."""
+
+    __slots__ = ("callback", "callbacks")
+
+    def __init__(self, callbacks: list[Callable[[], object]], callback: Callable[[], object]) -> None:
+        self.callbacks = callbacks
+        self.callback = callback
+
+    def __call__(self) -> bool:
+        try:
+            self.callbacks.remove(self.callback)
+        except ValueError:
+            return False
+        return True
+
+
+class Interrupt(msgspec.Struct, frozen=True):
+    """A question that a run waits for. `node` is the path of the node that asks."""
+
+    id: str
+    value: Any
+    node: tuple[str, ...]
+
+
+class Interrupted(BaseException):
+    """Ends an attempt that asked something. No `Exception`, so that no node's `except Exception` takes it.
+
+    Code that runs several things for one node may gather their interrupts and raise them as one.
+    """
+
+    def __init__(self, interrupts: tuple[Interrupt, ...]) -> None:
+        super().__init__(interrupts)
+        self.interrupts = interrupts
+
+
+class EventSink(Protocol):
+    """Where a run's events go: a reader's bounded buffer."""
+
+    def put(self, event: Any, path: tuple[str, ...]) -> Awaitable[None]:
+        """Take the event, at once or as soon as there is room: what is returned, awaited, waits for the room."""
+        ...
+
+    def put_then(self, event: Any, path: tuple[str, ...], done: Callable[[], None]) -> None:
+        """Take the event, and call `done` as soon as there was room."""
+        ...
+
+
+class _Ready:
+    """An awaitable that is done."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+READY = _Ready()
+
+
+class _Turn:
+    """An awaitable that lets the event loop turn once."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield
+
+
+TURN = _Turn()
+
+
+class Shared:
+    """What one run and all its subgraphs have in common. Owned by the engine."""
+
+    __slots__ = ("config", "context", "last", "loop", "permits", "run_id", "sink", "steps", "usage")
+
+    def __init__(
+        self, config: RunConfig, context: Any, loop: asyncio.AbstractEventLoop, run_id: str, sink: EventSink | None
+    ) -> None:
+        self.config = config
+        self.context = context
+        self.loop = loop
+        self.run_id = run_id
+        self.sink = sink
+        self.permits = None if config.max_concurrency is None else asyncio.Semaphore(config.max_concurrency)
+        self.steps = 0
+        self.usage: Usage | None = None
+
+
+class GraphRun(Protocol):
+    """What a context needs of the graph run it belongs to."""
+
+    shared: Shared
+    token: CancellationToken | None
+    parent: RunContext[Any] | None
+    scratch: dict[str, Any]
+    iterations: dict[str, int]
+    records: dict[Any, Any]
+
+    def cancellation(self) -> CancellationToken:
+        """The graph run's own token."""
+        ...
+
+
+class Pulse(Protocol):
+    """What measures a node's silence."""
+
+    def beat(self) -> None:
+        """The node lives. May come from any thread."""
+        ...
+
+
+class Permit(Protocol):
+    """A node's share of `max_concurrency`."""
+
+    async def lend(self) -> None:
+        """Give it back while a child works; calls nest."""
+        ...
+
+    async def reclaim(self) -> None:
+        """Take it again when the last child has ended."""
+        ...
+
+
+class RunContext(Generic[C]):
+    """What a node that takes `(state, run)` gets: its run, as seen from this one attempt.
+
+    When the attempt has ended it can no longer be used to touch the run: `emit` and the like then raise
+    `RunEndedError`, which is what stops a worker thread that was left behind.
+    """
+
+    __slots__ = ("_closed", "_graph", "_permit", "_pulse", "_task", "_token", "attempt", "path", "step")
+
+    def __init__(
+        self,
+        graph: GraphRun,
+        path: tuple[str, ...],
+        step: int,
+        task: int = 0,
+        attempt: int = 1,
+        pulse: Pulse | None = None,
+        permit: Permit | None = None,
+    ) -> None:
+        self._graph = graph
+        self.path = path
+        """The node's path, from the outermost graph inwards; its last part is `node`."""
+        self.step = step
+        """The step of the node's graph, from 1."""
+        self.attempt = attempt
+        """Which attempt this is, from 1 (see `Retry`)."""
+        self._task = task
+        self._pulse = pulse
+        self._permit = permit
+        self._token: CancellationToken | None = None
+        self._closed: str | None = None
+
+    @property
+    def node(self) -> str:
+        """The node's name."""
+        return self.path[-1]
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return self._graph.shared.config
+
+    @property
+    def context(self) -> C:
+        """The caller's own object, as given to `invoke(..., context=...)`."""
+        return self._graph.shared.context
+
+    @property
+    def run_id(self) -> str:
+        """The run's id."""
+        return self._graph.shared.run_id
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens that the whole run has taken so far; None before the first model call."""
+        return self._graph.shared.usage
+
+    @property
+    def cancellation(self) -> CancellationToken:
+        """Cancelled when this attempt has to stop: the run was cancelled, or a timeout was reached."""
+        if self._token is None:
+            self._token = self._graph.cancellation().child()
+            if self._closed:
+                self._token.detach()
+                self._token.cancel(self._closed)
+        return self._token
+
+    @property
+    def iterations(self) -> int:
+        """How often this node has called its model in this run, counted by `next_iteration`; -1 before the first."""
+        return self._graph.iterations.get(self.path[-1], -1)
+
+    def next_iteration(self) -> int:
+        """Count one more round of this node, and return its number: 0 for the first."""
+        self._check_open("counts a round")
+        count = self._graph.iterations[self.path[-1]] = self.iterations + 1
+        return count
+
+    @property
+    def scratch(self) -> dict[str, Any]:
+        """What the nodes of this graph tell each other during this run. Never stored, never seen by another run."""
+        self._check_open("asks for the run's scratch")
+        return self._graph.scratch
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether somebody reads this run's events; where nobody does there is no need to build any."""
+        return self._graph.shared.sink is not None
+
+    def add_usage(self, usage: Usage) -> None:
+        """Count a model call's tokens into the run's sum."""
+        self._check_open("counts tokens")
+        shared = self._graph.shared
+        shared.usage = usage if shared.usage is None else shared.usage + usage
+
+    def heartbeat(self) -> None:
+        """Tell that the node lives: its `idle_timeout` starts anew, and that of each graph it is a node of.
+
+        May be called from a worker thread.
+        """
+        run: RunContext[Any] | None = self
+        while run is not None:
+            if run._pulse is not None:
+                run._pulse.beat()
+            run = run._graph.parent
+
+    def emit(self, event: Any) -> Awaitable[None]:
+        """Tell the run's reader: an event of `agentgraph.events`, or any JSON value (it becomes a `Custom`).
+
+        In async code, await what is returned: it waits while the reader is behind. In a worker thread the
+        call itself blocks for as long. Without a reader nothing happens. Raises `UpdateError` for a value
+        with no JSON form, `RunEndedError` after the attempt has ended.
+        """
+        self._check_open("emits an event")
+        self.heartbeat()
+        shared = self._graph.shared
+        sink = shared.sink
+        if sink is None:
+            return READY
+        if not isinstance(event, _EVENT_TYPES):
+            event = events.Custom(data=event)
+        if type(event) is events.Custom or type(event) is events.ToolProgress:
+            _check_json(event, self.node)
+        if in_loop_thread(shared.loop):
+            return sink.put(event, self.path)
+
+        def put(done: Callable[[], None]) -> None:
+            if self._closed:  # since this thread asked
+                done()
+            else:
+                sink.put_then(event, self.path, done)
+
+        call_in_loop(shared.loop, put)
+        return READY
+
+    def interrupt(self, value: Any) -> Any:
+        """Ask something from outside and end this attempt; the run ends with status "interrupted".
+
+        What is raised for it, `Interrupted`, passes through `except Exception`. Siblings of the same step
+        finish first. `value` is what is shown to whoever answers.
+        """
+        raise Interrupted((Interrupt(id=f"{'/'.join(self.path)}:{self._task}", value=value, node=self.path),))
+
+    async def once(self, key: str, fn: Callable[[], Awaitable[T] | T]) -> T:
+        """Call `fn` and keep its result under `key` for this node and step; a further attempt gets it without a call.
+
+        `fn` may be sync (it then must not block) or async. A failed call is not kept.
+        """
+        records = self._graph.records
+        at = (self.path, self.step, self._task, key)
+        self._check_open(f"runs {key!r}")
+        if at in records:
+            return records[at]
+        result = fn()
+        value = await cast("Awaitable[T]", result) if inspect.isawaitable(result) else cast("T", result)
+        self._check_open(f"records {key!r}")
+        records[at] = value
+        return value
+
+    def _check_open(self, does: str) -> None:
+        if self._closed:
+            raise RunEndedError(f"node {self.node!r} {does}, but this attempt has ended: {self._closed}")
+
+    def close(self, reason: str, *, cancel: bool = False) -> None:
+        """The engine's: the attempt has ended. With `cancel`, its token tells so. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = reason
+        if self._token is not None:
+            self._token.detach()
+            if cancel:
+                self._token.cancel(reason)
+
+    def __repr__(self) -> str:
+        closed = " closed" if self._closed else ""
+        return f"<RunContext {'/'.join(self.path)} step {self.step} attempt {self.attempt}{closed}>"
+
+
+def _check_json(event: Any, node: str) -> None:
+    try:
+        msgspec.json.encode(event)
+    except (TypeError, ValueError) as error:
+        raise UpdateError(f"node {node!r} emits a value with no JSON form: {error}", node=node) from error
+
+
+def now() -> float:
+    """Seconds since the epoch."""
+    return time.time()

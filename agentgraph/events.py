@@ -1,0 +1,185 @@
+"""What a run tells while it goes: one tagged union of immutable msgspec Structs.
+
+Every event has the run's id, a sequence number without gaps (from 1), the path of the node it comes from
+(subgraphs included; empty for the run itself) and the time. These four are filled in when the event is
+emitted. An event encodes to JSON as it is: `msgspec.json.encode(event)`; `decode` reads it back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+import msgspec
+
+from agentgraph.messages import Usage
+
+__all__ = [
+    "Custom",
+    "Event",
+    "HistoryRepaired",
+    "InterruptRaised",
+    "ModelDelta",
+    "NodeFinished",
+    "NodeStarted",
+    "RunFailed",
+    "RunFinished",
+    "RunStarted",
+    "StateUpdate",
+    "StepStarted",
+    "ToolFinished",
+    "ToolProgress",
+    "ToolStarted",
+    "decode",
+    "encode",
+]
+
+
+class _Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    run_id: str = ""
+    seq: int = 0
+    path: tuple[str, ...] = ()
+    time: float = 0.0
+    """Seconds since the epoch, when it was emitted."""
+
+
+class RunStarted(_Base, frozen=True, tag="run_started"):
+    """The run begins. `thread_id` is the conversation it belongs to, if any."""
+
+    thread_id: str | None = None
+
+
+class RunFinished(_Base, frozen=True, tag="run_finished"):
+    """The run ended; always its last event. `status` is "done" or "interrupted"."""
+
+    status: str
+    steps: int
+    """Steps that the run took, those of its subgraphs included."""
+    usage: Usage | None = None
+
+
+class RunFailed(_Base, frozen=True, tag="run_failed"):
+    """The run ended by an error; always its last event. The exception itself is raised to the reader."""
+
+    error_type: str
+    message: str
+
+
+class StepStarted(_Base, frozen=True, tag="step_started"):
+    """A superstep begins: `nodes` run at once. `step` counts from 1, in each graph for itself."""
+
+    step: int
+    nodes: list[str]
+
+
+class NodeStarted(_Base, frozen=True, tag="node_started"):
+    """A node begins an attempt (from 1)."""
+
+    step: int
+    attempt: int = 1
+
+
+class NodeFinished(_Base, frozen=True, tag="node_finished"):
+    """A node ended. `error` tells how, where it failed (type and text)."""
+
+    step: int
+    error: str | None = None
+
+
+class StateUpdate(_Base, frozen=True, tag="state_update"):
+    """A node's update, as it was merged. Values with no JSON form stand as their `repr`."""
+
+    update: dict[str, Any]
+
+
+class ModelDelta(_Base, frozen=True, tag="model_delta"):
+    """A piece of a model's answer, as it arrives. `message_id` is that of the message it becomes.
+
+    A piece of a tool call has `index` (which call of the message) and `arguments`, and with its first piece
+    `call_id` and `name`.
+    """
+
+    message_id: str
+    text: str = ""
+    reasoning: str = ""
+    index: int | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+class ToolStarted(_Base, frozen=True, tag="tool_started"):
+    """A tool call begins. `arguments` is the JSON text as the model sent it."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+
+
+class ToolProgress(_Base, frozen=True, tag="tool_progress"):
+    """What a tool reports while it runs: a share done, a text, or any JSON value in `data`."""
+
+    call_id: str
+    name: str
+    progress: float | None = None
+    total: float | None = None
+    text: str = ""
+    data: Any = None
+
+
+class ToolFinished(_Base, frozen=True, tag="tool_finished"):
+    """A tool call ended. `outcome` is "ok", "error", "timeout" or "cancelled"; `seconds` how long it ran."""
+
+    call_id: str
+    name: str
+    outcome: str
+    content: Any = ""
+    seconds: float = 0.0
+
+
+class HistoryRepaired(_Base, frozen=True, tag="history_repaired"):
+    """A conversation was not valid and has been made so, in the state too. `repairs` says what was done."""
+
+    repairs: list[str]
+
+
+class InterruptRaised(_Base, frozen=True, tag="interrupt"):
+    """A node asks and waits: the run ends as interrupted once its siblings are done."""
+
+    id: str
+    value: Any = None
+
+
+class Custom(_Base, frozen=True, tag="custom"):
+    """What a node emits of its own: any JSON value."""
+
+    data: Any
+
+
+Event = Union[
+    RunStarted,
+    RunFinished,
+    RunFailed,
+    StepStarted,
+    NodeStarted,
+    NodeFinished,
+    StateUpdate,
+    ModelDelta,
+    ToolStarted,
+    ToolProgress,
+    ToolFinished,
+    HistoryRepaired,
+    InterruptRaised,
+    Custom,
+]
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+def encode(event: Event) -> bytes:
+    """The event as a JSON object."""
+    return msgspec.json.encode(event)
+
+
+def decode(data: bytes | str) -> Event:
+    """An event from its JSON form. Raises `msgspec.ValidationError` naming the path of what does not fit."""
+    return _decoder.decode(data)

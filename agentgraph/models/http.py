@@ -1,0 +1,380 @@
+"""HTTP to model providers: the only file that knows httpx.
+
+What must live here: every httpx object and every httpx exception; only our own errors leave. One pooled client
+for each event loop, because a connection belongs to the loop that it was made in. What this file does not
+know: any provider's protocol (bytes go to an `Assembler`, which is told the end of the stream).
+Ugly: a client's loop may end without a word. The pool hangs on to the loop's own `shutdown_asyncgens`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import functools
+import math
+import random
+import ssl
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar, cast
+
+import httpx
+import msgspec
+
+from agentgraph.config import Retry, is_transient, positive
+from agentgraph.errors import ConfigError
+from agentgraph.models import guard
+from agentgraph.models.errors import (
+    ConnectionFailedError,
+    ModelError,
+    ModelTimeoutError,
+    ProviderError,
+    StreamCutError,
+    provider_error,
+)
+from agentgraph.models.protocol import Delta, ModelResponse
+
+__all__ = ["MAX_RETRY_AFTER", "Assembler", "HttpClient", "Limits", "retry_after"]
+
+T = TypeVar("T")
+
+MAX_RETRY_AFTER = 60.0
+"""Seconds. A provider that asks for a longer wait gets none: the call fails at once and says how long."""
+
+_BACKOFF = Retry(delay=0.5, max_delay=8.0)
+_NEVER_RETRIED_CODES = ("insufficient_quota", "billing_hard_limit_reached")
+_RUN_OUT_SECONDS = 0.2
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a call may take, in seconds (None: no limit), and how often it is tried again."""
+
+    timeout: float | None = 600.0
+    """The whole call, its retries included."""
+    connect_timeout: float | None = 10.0
+    """Until the connection stands."""
+    first_chunk_timeout: float | None = 300.0
+    """From sending the request until a stream's first bytes."""
+    stall_timeout: float | None = 60.0
+    """Between two chunks of a stream."""
+    max_retries: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("timeout", "connect_timeout", "first_chunk_timeout", "stall_timeout"):
+            positive(name, getattr(self, name))
+        if isinstance(self.max_retries, bool) or self.max_retries < 0:
+            raise ConfigError(f"max_retries must be a whole number, 0 for none; found {self.max_retries!r}")
+
+    def seconds(self, kind: str) -> float:
+        """The limit of that name; infinite where it is None."""
+        limit: float | None = getattr(self, kind)
+        return math.inf if limit is None else limit
+
+
+class Assembler(Protocol):
+    """What makes deltas of a response's bytes. One for each attempt. The last delta has the whole answer."""
+
+    @property
+    def done(self) -> bool:
+        """The stream's end mark was seen: no more is to come."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """The answer is whole, though more may come."""
+        ...
+
+    @property
+    def partial(self) -> str:
+        """The text so far."""
+        ...
+
+    def feed(self, chunk: bytes) -> Iterable[Delta]:
+        """Take a stream's next bytes. What stands before an error in them is told before it is raised."""
+        ...
+
+    def finish(self) -> list[Delta]:
+        """The stream is over. Raises `StreamCutError` where the answer is not whole."""
+        ...
+
+    def whole(self, body: bytes) -> list[Delta]:
+        """Take a response that came in one piece."""
+        ...
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """Seconds that the provider asks to wait, or None where it asks nothing that makes sense.
+
+    `now` is seconds since the epoch, for the HTTP-date form.
+    """
+    for name, unit in (("retry-after-ms", 1000), ("x-ms-retry-after-ms", 1000), ("retry-after", 1)):
+        value = headers.get(name, "")
+        try:
+            seconds = float(value) / unit
+        except ValueError:
+            try:
+                seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
+            except (ValueError, OverflowError):
+                continue
+        if seconds > 0 and math.isfinite(seconds):
+            return seconds
+    return None
+
+
+class _Call:
+    """One call: its deadline, how often it was tried, and whether readers have seen a part of the answer."""
+
+    def __init__(self, where: str, limits: Limits) -> None:
+        self.where = where
+        self.limits = limits
+        self.deadline = _now() + limits.seconds("timeout")
+        self.attempt = 0
+        self.emitted = False
+
+    async def bounded(self, what: Awaitable[T], kind: str = "timeout", since: float | None = None) -> T:
+        """Await something of httpx, for as long as the limit named `kind` and the deadline allow."""
+        seconds = self.limits.seconds(kind)
+        until = (_now() if since is None else since) + seconds
+        if until >= self.deadline or kind == "timeout":
+            until, kind, seconds = self.deadline, "timeout", self.limits.seconds("timeout")
+        scope = asyncio.timeout_at(None if math.isinf(until) else until)
+        try:
+            async with scope:
+                return await what
+        except Exception as error:
+            if scope.expired():
+                text = f"{self.where}: the provider took longer than {kind}={seconds:g} s"
+                raise ModelTimeoutError(text, kind=kind, seconds=seconds) from error
+            raise self._ours(error) from error
+
+    def _ours(self, error: Exception) -> Exception:
+        """Our error for one of httpx or httpx2: the same names, but no common base."""
+        names = {c.__name__ for c in type(error).__mro__}
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        if "ConnectTimeout" in names:
+            seconds = self.limits.seconds("connect_timeout")
+            text = f"{self.where}: no connection within connect_timeout={seconds:g} s"
+            return ModelTimeoutError(text, kind="connect_timeout", seconds=seconds)
+        if "TransportError" in names:
+            return ConnectionFailedError(f"{self.where}: the connection failed ({told})")
+        if "HTTPError" in names or "StreamError" in names:
+            return ModelError(f"{self.where}: {told}")
+        return error
+
+    def wait_after(self, error: ModelError) -> float:
+        """Seconds until the next attempt; raises `error` where there is none."""
+        self.attempt += 1
+        error.retried = self.emitted  # readers have seen a part: a second try from outside would double it
+        if self.emitted or not _may_pass(error) or self.limits.max_retries == 0:
+            raise error
+        asked = error.retry_after if isinstance(error, ProviderError) else None
+        drawn = random.random()  # noqa: S311  # jitter
+        wait = _BACKOFF.wait(self.attempt, drawn) if asked is None else asked * (1 + drawn / 10)
+        if self.attempt > self.limits.max_retries:
+            why = f"tried {self.attempt} times"
+        elif asked is not None and asked > MAX_RETRY_AFTER:
+            why = f"the provider asks to wait {asked:g} s, and no more than {MAX_RETRY_AFTER:g} s are waited"
+        elif wait > self.deadline - _now():
+            why = f"a wait of {wait:.3g} s does not fit into what is left of timeout={self.limits.timeout} s"
+        else:
+            return wait
+        error.retried = True
+        error.add_note(why)
+        raise error
+
+
+def _may_pass(error: ModelError) -> bool:
+    """Whether the same request may fare better later."""
+    if isinstance(error, ModelTimeoutError) and error.kind == "timeout":
+        return False
+    if isinstance(error, ProviderError) and error.code in _NEVER_RETRIED_CODES:
+        return False
+    return is_transient(error)
+
+
+class HttpClient:
+    """The HTTP side of one model: pooled, retrying, bounded. May be used from any number of event loops.
+
+    `where` names model and host in errors. `http_client` is a caller's own `httpx.AsyncClient`: used as it is,
+    and never closed.
+    """
+
+    def __init__(self, where: str, limits: Limits, http_client: httpx.AsyncClient | None = None) -> None:
+        self.where = where
+        self.limits = limits
+        self._own = http_client
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<HttpClient {self.where} loops={len(self._clients)}{' own client' if self._own else ''}>"
+
+    async def aclose(self) -> None:
+        """Close this loop's connections; other loops' stay. A later call opens new ones."""
+        with self._lock:
+            entry = self._clients.pop(asyncio.get_running_loop(), None)
+        if entry is not None:
+            await entry[1].aclose()
+
+    async def post(
+        self, url: str, headers: Mapping[str, str], body: bytes, new_assembler: Callable[[], Assembler]
+    ) -> ModelResponse:
+        """Send and return the whole answer, after retries.
+
+        Raises a `ModelError`. After cancellation the connection is closed.
+        """
+        call = _Call(self.where, self.limits)
+        while True:
+            try:
+                async with self._response(call, url, headers, body) as response:
+                    content = await call.bounded(response.aread())
+                    return cast("ModelResponse", new_assembler().whole(content)[-1].response)
+            except ModelError as error:
+                wait = call.wait_after(error)
+            await asyncio.sleep(wait)
+
+    async def stream(
+        self, url: str, headers: Mapping[str, str], body: bytes, new_assembler: Callable[[], Assembler]
+    ) -> AsyncGenerator[Delta, None]:
+        """Send and yield what the assembler makes of the response; tried again until a first delta has come.
+
+        Raises a `ModelError`; one after the first delta has the partial text and `retried=True`, for nobody may
+        try that silently again. Closing the generator, or cancelling it, closes the connection.
+        """
+        call = _Call(self.where, self.limits)
+        while True:
+            assembler = new_assembler()
+            kind, since = "first_chunk_timeout", _now()
+            try:
+                async with self._response(call, url, headers, body, kind) as response:
+                    if _is_one_piece(response):
+                        for delta in assembler.whole(await call.bounded(response.aread())):
+                            call.emitted = True
+                            yield delta
+                        return
+                    chunks = response.aiter_bytes()
+                    try:
+                        while not assembler.done:
+                            try:
+                                chunk = await call.bounded(anext(chunks, None), kind, since)
+                            except ModelError as error:
+                                if assembler.finished:
+                                    break  # the answer is whole: only usage or the end mark got lost
+                                if isinstance(error, ConnectionFailedError):
+                                    raise StreamCutError(f"{error}, in mid-stream") from error
+                                raise
+                            if chunk is None:
+                                break
+                            kind, since = "stall_timeout", None
+                            for delta in assembler.feed(chunk):
+                                call.emitted = True
+                                yield delta
+                        for delta in assembler.finish():
+                            call.emitted = True
+                            yield delta
+                        # the response's end is awaited, so that the connection can be used again; but not for long
+                        await _run_out(chunks)
+                    finally:
+                        # an iterator of httpx that is dropped half-way closes itself later, in a task of its own
+                        await response.aclose()
+                        await _run_out(chunks)
+                    return
+            except ModelError as error:
+                error.partial = assembler.partial
+                wait = call.wait_after(error)
+            await asyncio.sleep(wait)
+
+    @asynccontextmanager
+    async def _response(
+        self, call: _Call, url: str, headers: Mapping[str, str], body: bytes, kind: str = "timeout"
+    ) -> AsyncGenerator[httpx.Response]:
+        """Send, and give the response once its head is there and says success."""
+        guard.check(url)
+        client = self._client()
+        # only the connection is timed by the client: it has one read timeout, and a stream needs two
+        timeout = {"connect": self.limits.connect_timeout, "read": None, "write": None, "pool": None}
+        request = client.build_request("POST", url, headers=headers, content=body, extensions={"timeout": timeout})
+        response = await call.bounded(client.send(request, stream=True), kind)
+        try:
+            if not response.is_success:
+                content = await call.bounded(response.aread())
+                raise provider_error(
+                    self.where,
+                    content.decode("utf-8", "replace"),
+                    status=response.status_code,
+                    retry_after=retry_after(response.headers, time.time()),
+                )
+            yield response
+        except ModelError as error:
+            error.request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
+            raise
+        finally:
+            await response.aclose()
+
+    def _client(self) -> httpx.AsyncClient:
+        loop = asyncio.get_running_loop()
+        if self._own is not None:
+            if self._own.is_closed:
+                raise ConfigError(f"{self.where}: the http_client that was passed in is closed")
+            if self._own_loop not in (None, loop):
+                raise ConfigError(
+                    f"{self.where}: the http_client that was passed in was used in another event loop, and its "
+                    f"connections belong to that; pass none (the model then keeps one for each loop)"
+                )
+            self._own_loop = loop
+            return self._own
+        entry = self._clients.get(loop)
+        if entry is not None and not entry[0].is_closed:
+            return entry[0]
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=30.0)
+        client = httpx.AsyncClient(limits=limits, verify=_tls())
+        closer = _close_with_loop(client)
+        try:
+            closer.asend(None).send(None)  # starts it without a wait: it runs to its `yield`
+        except StopIteration:
+            pass
+        with self._lock:
+            for other in [other for other in self._clients if other.is_closed()]:
+                del self._clients[other]
+            self._clients[loop] = (client, closer)
+        return client
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    # reading the certificates takes 20 ms, in which the event loop stands
+    return httpx.create_ssl_context()
+
+
+async def _close_with_loop(client: httpx.AsyncClient) -> AsyncGenerator[None, None]:
+    """Suspended as long as the client is in use; closed, it closes the client.
+
+    asyncio closes the async generators that are still open when a loop ends (`asyncio.run`, `Runner`), while
+    it still runs: the last moment at which connections can be closed without a warning.
+    """
+    try:
+        yield
+    finally:
+        await client.aclose()
+
+
+async def _run_out(chunks: AsyncIterator[bytes]) -> None:
+    try:
+        async with asyncio.timeout(_RUN_OUT_SECONDS):
+            async for _ in chunks:
+                pass
+    except Exception:  # noqa: S110  # the answer is whole, or there is an error already: what comes now says nothing
+        pass
+
+
+def _is_one_piece(response: httpx.Response) -> bool:
+    """Whether the response is no stream though one was asked for: an error in a 200, a page of a proxy."""
+    kind = response.headers.get("content-type", "").lower()
+    return "json" in kind or "html" in kind
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,302 @@
+"""OpenAI's chat completions, and every server that speaks them (`base_url`)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from agentgraph.errors import ConfigError, InputError
+from agentgraph.messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    InstructionMessage,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolResponseMessage,
+    UserMessage,
+    new_id,
+)
+from agentgraph.models.assemble import ChatAssembler, sound
+from agentgraph.models.errors import AuthenticationError
+from agentgraph.models.http import Assembler, HttpClient, Limits
+from agentgraph.models.json_mode import JsonModeAssembler, as_object, is_object, rewrite
+from agentgraph.models.protocol import Delta, ModelRequest, ModelResponse, ToolSpec
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["OpenAIChat"]
+
+_DEFAULT_URL = "https://api.openai.com/v1"
+
+_encoder = msgspec.json.Encoder()
+
+
+class OpenAIChat:
+    """A model behind OpenAI's chat-completions protocol. Safe to share between tasks, threads and event loops.
+
+    `base_url` (or OPENAI_BASE_URL) names another server, `api_key` (or OPENAI_API_KEY) the key; a server of
+    one's own needs none. `tool_mode="json"` is for models without native tool calling: tools are described in
+    the prompt, and the reply is held to a JSON schema; after `json_rounds` rounds of tools without a word of
+    the user only an answer is accepted, so that a small model's loop ends.
+
+    `timeout` bounds the whole call in seconds, with its retries; the other limits are those of
+    `agentgraph.models.http.Limits`. `options` go with each request (`temperature`, `max_tokens`); a request's
+    own override them. `native_output_schema` tells whether a node may send an `output_schema` as `response_format`,
+    and need not put it in the prompt; None: where the server is OpenAI's own (others may then call no tools, as
+    llama.cpp), or with `tool_mode="json"`. `http_client` is a caller's own `httpx.AsyncClient` (or
+    `httpx2.AsyncClient`), used as it is and never closed.
+
+    A use::
+
+        async with OpenAIChat("gpt-4.1-mini") as model:
+            response = await model.generate(ModelRequest(messages=[UserMessage("Hi")]))
+
+    Without `async with`, connections are closed when their event loop ends.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        tool_mode: Literal["native", "json"] = "native",
+        json_rounds: int = 8,
+        native_output_schema: bool | None = None,
+        options: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = 600.0,
+        connect_timeout: float | None = 10.0,
+        first_chunk_timeout: float | None = 300.0,
+        stall_timeout: float | None = 60.0,
+        max_retries: int = 2,
+        http_client: httpx.AsyncClient | None = None,
+    ) -> None:
+        if tool_mode not in ("native", "json"):
+            raise ConfigError(f"OpenAIChat(tool_mode=...) must be 'native' or 'json'; found {tool_mode!r}")
+        if json_rounds < 0:
+            raise ConfigError(f"OpenAIChat(json_rounds=...) must not be negative; found {json_rounds!r}")
+        url = (base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL).rstrip("/")
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"OpenAIChat(base_url=...) must be a URL such as {_DEFAULT_URL!r}; found {url!r}")
+        self._model = model
+        self._base_url = url
+        self._api_key = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
+        self._json_rounds = json_rounds if tool_mode == "json" else None
+        self._native_output_schema = (
+            url == _DEFAULT_URL or tool_mode == "json" if native_output_schema is None else native_output_schema
+        )
+        self._options = dict(options or {})
+        self._headers = {k.lower(): v for k, v in (headers or {}).items()}
+        self._where = f"model {model!r} at {parts.hostname}{f':{parts.port}' if parts.port else ''}"
+        limits = Limits(
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            first_chunk_timeout=first_chunk_timeout,
+            stall_timeout=stall_timeout,
+            max_retries=max_retries,
+        )
+        self._http = HttpClient(self._where, limits, http_client)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._model
+
+    @property
+    def base_url(self) -> str:
+        """Where requests go, without the path of the protocol."""
+        return self._base_url
+
+    @property
+    def native_output_schema(self) -> bool:
+        """Whether a request's `output_schema` is sent as such."""
+        return self._native_output_schema
+
+    def __repr__(self) -> str:
+        return f"OpenAIChat({self._model!r}, base_url={self._base_url!r})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop. The model can still be used: it then opens new ones."""
+        await self._http.aclose()
+
+    async def generate(self, request: ModelRequest) -> ModelResponse:
+        """Ask once and return the whole answer. See `ChatModel.generate`."""
+        head = self._head("application/json")
+        return await self._http.post(self._url(), head, self._body(request), lambda: self._assembler(request))
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
+        """Ask once and yield the answer's pieces. See `ChatModel.stream`."""
+        head = self._head("text/event-stream")
+        body = self._body(request, stream=True)
+        return self._http.stream(self._url(), head, body, lambda: self._assembler(request))
+
+    def _assembler(self, request: ModelRequest) -> Assembler:
+        chat = ChatAssembler(self._where, _new_call_id, request.message_id)
+        schema = request.output_schema
+        wrapped = schema is not None and not is_object(schema)
+        if wrapped or (self._json_rounds is not None and request.tools):
+            return JsonModeAssembler(chat, _new_call_id)
+        return chat
+
+    def _url(self) -> str:
+        if not self._api_key and self._base_url == _DEFAULT_URL:
+            raise AuthenticationError(
+                f"{self._where}: no API key; set OPENAI_API_KEY, or pass api_key=...; "
+                f"for another server pass base_url=... (or set OPENAI_BASE_URL)"
+            )
+        return self._base_url + "/chat/completions"
+
+    def _head(self, accept: str) -> dict[str, str]:
+        head = {"content-type": "application/json", "accept": accept, "user-agent": "agentgraph"}
+        if self._api_key:
+            head["authorization"] = f"Bearer {self._api_key}"
+        return head | self._headers
+
+    def _body(self, request: ModelRequest, *, stream: bool = False) -> bytes:
+        if self._json_rounds is not None:
+            request = rewrite(request, self._json_rounds)
+        elif request.output_schema is not None:
+            request = msgspec.structs.replace(request, output_schema=as_object(request.output_schema))
+        body: dict[str, Any] = {"model": self._model, "messages": _messages(request.system, request.messages)}
+        # "none" with tools listed makes some servers leak calls as text
+        if request.tools and request.tool_choice != "none":
+            body["tools"] = [_tool(t) for t in request.tools]
+            if request.tool_choice in ("auto", "required"):
+                body["tool_choice"] = request.tool_choice
+            elif request.tool_choice is not None:
+                body["tool_choice"] = {"type": "function", "function": {"name": request.tool_choice}}
+            if request.parallel_tool_calls is not None:
+                body["parallel_tool_calls"] = request.parallel_tool_calls
+        if request.output_schema is not None:
+            body["response_format"] = _response_format(request.output_schema)
+        body |= {**self._options, **request.options}
+        if stream:
+            body["stream"] = True
+            body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
+        try:
+            return _encoder.encode(body)
+        except UnicodeEncodeError:  # half a surrogate pair in somebody's text
+            return sound(json.dumps(body, ensure_ascii=False)).encode()
+
+
+def _new_call_id() -> str:
+    return "call_" + new_id()
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    parameters = tool.parameters or {"type": "object", "properties": {}}
+    return {
+        "type": "function",
+        "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
+    }
+
+
+def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
+    inner: dict[str, Any] = {"name": "answer", "schema": schema}
+    if _is_strict(schema):
+        inner["strict"] = True
+    return {"type": "json_schema", "json_schema": inner}
+
+
+def _is_strict(node: Any) -> bool:
+    """Whether OpenAI's strict mode takes this schema: each object closed, and all its properties required."""
+    if isinstance(node, list):
+        return all(_is_strict(item) for item in cast("list[Any]", node))
+    if not isinstance(node, dict):
+        return True
+    fields = cast("dict[str, Any]", node)
+    if fields.get("type") == "object":
+        names = set(fields.get("properties", {}))
+        if fields.get("additionalProperties") is not False or names != set(fields.get("required", [])):
+            return False
+    return all(_is_strict(value) for value in fields.values())
+
+
+def _messages(system: SystemMessage | None, messages: Sequence[Message]) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    if system is not None:
+        out.append({"role": "system", "content": system.text})
+    for message in messages:
+        if isinstance(message, UserMessage):
+            out.append({"role": "user", "content": _content(message.content)})
+        elif isinstance(message, AssistantMessage):
+            # never null: llama-cpp-python refuses it
+            encoded: dict[str, Any] = {"role": "assistant", "content": message.text}
+            if message.tool_calls:
+                encoded["tool_calls"] = [
+                    {
+                        "id": c.id,
+                        "type": "function",
+                        "function": {"name": c.name, "arguments": c.arguments if c.arguments.strip() else "{}"},
+                    }
+                    for c in message.tool_calls
+                ]
+            out.append(encoded)
+        elif isinstance(message, ToolResponseMessage):
+            out.extend(_tool_messages(message))
+        elif isinstance(message, InstructionMessage):
+            out.append({"role": "user", "content": message.text})
+        else:
+            out.append({"role": "system", "content": message.text})
+    # the system prompt stands first, wherever in the history it was found (a stable sort)
+    out.sort(key=lambda m: m["role"] != "system")
+    return out
+
+
+def _tool_messages(message: ToolResponseMessage) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
+    for response in message.responses:
+        out.append({"role": "tool", "tool_call_id": response.id, "content": response.text})
+        if not isinstance(response.content, str):
+            rest = [p for p in response.content if not isinstance(p, TextPart)]
+            if rest:
+                shown.append({"type": "text", "text": f"From the answer of {response.name} ({response.id}):"})
+                shown.extend(_part(p) for p in rest)
+    if shown:  # the protocol's tool message takes text only
+        out.append({"role": "user", "content": shown})
+    return out
+
+
+def _content(content: str | list[Part]) -> str | list[dict[str, Any]]:
+    return content if isinstance(content, str) else [_part(p) for p in content]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, ImagePart):
+        return {"type": "image_url", "image_url": {"url": part.url or _data_url(part)}}
+    if part.data is None:
+        raise InputError("OpenAI chat completions take no file by its URL: give FilePart(data=...)")
+    if part.media_type.startswith("audio/"):
+        kind = part.media_type.removeprefix("audio/").replace("mpeg", "mp3")
+        return {"type": "input_audio", "input_audio": {"data": base64.b64encode(part.data).decode(), "format": kind}}
+    return {"type": "file", "file": {"filename": part.name or "file", "file_data": _data_url(part)}}
+
+
+def _data_url(part: ImagePart | FilePart) -> str:
+    if part.data is None:
+        raise InputError("an ImagePart needs a url or data")
+    return f"data:{part.media_type};base64,{base64.b64encode(part.data).decode()}"

@@ -1,0 +1,33 @@
+"""The pluggable nodes: a model that reasons, tools that act, and the agent that joins them."""
+
+from agentgraph.nodes.agent import AgentResult, ReactAgent
+from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
+from agentgraph.nodes.llm_node import LlmNode, ModelCall, ModelInterceptor
+from agentgraph.nodes.output import OutputError
+from agentgraph.nodes.template import TemplateError, TemplateRenderer
+from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, tool
+from agentgraph.nodes.tool_node import ErrorProcessor, ToolHandler, ToolInterceptor, ToolNode, ToolRequest, ToolResolver
+
+__all__ = [
+    "AgentResult",
+    "Answer",
+    "CallUpdates",
+    "ErrorProcessor",
+    "LlmNode",
+    "ModelCall",
+    "ModelInterceptor",
+    "OutputError",
+    "ReactAgent",
+    "TemplateError",
+    "TemplateRenderer",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolHandler",
+    "ToolInterceptor",
+    "ToolNode",
+    "ToolRequest",
+    "ToolResolver",
+    "ToolStateCollector",
+    "tool",
+]

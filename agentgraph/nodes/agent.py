@@ -1,0 +1,205 @@
+"""The ReAct agent: a model that reasons and tools that act, in turn, until the model has its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import msgspec
+
+from agentgraph.compiled import CompiledGraph, RunResult, RunStream, run_sync
+from agentgraph.config import RunConfig
+from agentgraph.context import Interrupt, RunContext
+from agentgraph.errors import ConfigError, InputError
+from agentgraph.graph import StateGraph
+from agentgraph.messages import AssistantMessage, Message, ToolResponseMessage, Usage, UserMessage
+from agentgraph.models.protocol import ChatModel
+from agentgraph.node import END, START, Updates
+from agentgraph.nodes.llm_node import LlmNode, ModelInterceptor
+from agentgraph.nodes.template import TemplateRenderer, render
+from agentgraph.nodes.tool import Tool, as_tool
+from agentgraph.nodes.tool_node import ToolNode
+from agentgraph.strategies import Messages, Replace, Strategy
+
+__all__ = ["AgentResult", "ReactAgent"]
+
+
+class AgentResult(msgspec.Struct, frozen=True):
+    """How an agent's run ended."""
+
+    text: str
+    """The last assistant message's text; after `return_direct`, the tools' answers."""
+    message: Message | None
+    """The last message."""
+    messages: list[Message]
+    output: Any
+    """What `output_type` or `output_schema` made of the model's answer; the text without these."""
+    usage: Usage | None
+    status: str
+    interrupts: tuple[Interrupt, ...]
+    state: dict[str, Any]
+    steps: int
+    run_id: str
+    thread_id: str | None
+
+
+class ReactAgent:
+    """A model with tools: asks the model, runs the tools it calls, and asks again until it calls none.
+
+        agent = ReactAgent("clerk", OpenAIChat("gpt-..."), [add], system_prompt="You are a clerk.")
+        result = await agent.run("What is 17 plus 25?")
+
+    `name` is told in events and logs. `tools` are functions or `Tool`s; without any the graph has no tool node.
+    `system_prompt`, `instruction`, `template_renderer`, `options`, `output_type`, `output_schema`, `interceptors`
+    and `stream` are as in `LlmNode`; `parallel`, `max_parallel`, `tool_timeout` (seconds) and `tool_interceptors`
+    as in `ToolNode`. `strategies` are further state keys, for tools that write to the state, and how their updates
+    merge. `output_key` names a state key that gets the answer too. `graph` is the agent as an ordinary
+    `StateGraph`, which may be changed before the first run. The agent itself can be a node of another graph that has
+    a `messages` key; with `add_node(..., input=..., output=...)` let its `app` be the node.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: ChatModel,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        *,
+        system_prompt: str | None = None,
+        instruction: str | None = None,
+        template_renderer: TemplateRenderer = render,
+        options: Mapping[str, Any] | None = None,
+        strategies: Mapping[str, Strategy] | None = None,
+        output_type: Any = None,
+        output_schema: Mapping[str, Any] | None = None,
+        output_key: str | None = None,
+        interceptors: Sequence[ModelInterceptor] = (),
+        stream: bool = True,
+        on_error: Literal["raise", "message"] = "raise",
+        parallel: bool = True,
+        max_parallel: int = 5,
+        tool_timeout: float | None = 300.0,
+        tool_interceptors: Sequence[Any] = (),
+        log: bool = False,
+    ) -> None:
+        if not name:
+            raise ConfigError("an agent needs a name that is not empty")
+        self.name = name
+        self.tools = tuple(as_tool(t) for t in tools)
+        self.output_key = output_key
+        self.llm = LlmNode(
+            model,
+            agent_name=name,
+            system_prompt=system_prompt,
+            instruction=instruction,
+            template_renderer=template_renderer,
+            tools=self.tools,
+            options=options,
+            output_key=output_key or _OUTPUT,
+            output_type=output_type,
+            output_schema=output_schema,
+            interceptors=interceptors,
+            stream=stream,
+            on_error=on_error,
+            log=log,
+        )
+        self.tool_node = (
+            ToolNode(
+                self.tools,
+                agent_name=name,
+                parallel=parallel,
+                max_parallel=max_parallel,
+                timeout=tool_timeout,
+                interceptors=tool_interceptors,
+                log=log,
+            )
+            if self.tools
+            else None
+        )
+        own: dict[str, Strategy] = {"messages": Messages(), "input": Replace(), output_key or _OUTPUT: Replace()}
+        self.graph: StateGraph[dict[str, Any]] = StateGraph(strategies=own | dict(strategies or {}))
+        self.graph.add_node("llm", self.llm)
+        self.graph.add_edge(START, "llm")
+        if self.tool_node is None:
+            self.graph.add_edge("llm", END)
+        else:
+            self.graph.add_node("tools", self.tool_node)
+            self.graph.add_conditional_edges("llm", _after_llm, ["tools", END])
+            self.graph.add_conditional_edges("tools", _after_tools, ["llm", END])
+
+    @cached_property
+    def app(self) -> CompiledGraph[dict[str, Any]]:
+        """The compiled graph, made at the first use."""
+        return self.graph.compile(name=self.name)
+
+    async def run(self, input: Any, config: RunConfig | None = None, *, context: Any = None) -> AgentResult:
+        """Answer `input`: a text, a message, a list of messages, or a state. Raises as `CompiledGraph.invoke` does."""
+        return self._result(await self.app.invoke(_state(input), config, context=context))
+
+    def run_sync(self, input: Any, config: RunConfig | None = None, *, context: Any = None) -> AgentResult:
+        """`run` for code without an event loop. Raises `SyncInLoopError` where one runs in this thread."""
+        return run_sync(lambda: self.run(input, config, context=context), "run_sync()", "await agent.run(...)")
+
+    def stream(
+        self, input: Any, config: RunConfig | None = None, *, context: Any = None, buffer: int = 256
+    ) -> RunStream[AgentResult]:
+        """Answer `input`, and read what happens: see `CompiledGraph.stream`. Its `result` is an `AgentResult`."""
+        return self.app.stream(_state(input), config, context=context, buffer=buffer).mapped(self._result)
+
+    async def __call__(self, state: Any, run: RunContext[Any]) -> Updates:
+        """Run as a node of another graph, on its `messages`."""
+        updates = await self.app(state, run)
+        return Updates({k: v for k, v in update.items() if k != _OUTPUT} for update in updates)
+
+    def _result(self, ended: RunResult[dict[str, Any]]) -> AgentResult:
+        state = ended.state
+        messages: list[Message] = state.get("messages", [])
+        answers = (m for m in reversed(messages) if isinstance(m, (AssistantMessage, ToolResponseMessage)))
+        answer = next(answers, None)
+        text = "" if answer is None else answer.text
+        output: Any = None
+        if isinstance(answer, ToolResponseMessage):  # the state's output, if any, is that of an earlier turn
+            output = text if self.llm.output is None else None
+        elif answer is not None and not answer.tool_calls:
+            output = state.get(self.output_key or _OUTPUT)
+        return AgentResult(
+            text=text,
+            message=messages[-1] if messages else None,
+            messages=messages,
+            output=output,
+            usage=ended.usage,
+            status=ended.status,
+            interrupts=ended.interrupts,
+            state={k: v for k, v in state.items() if k != _OUTPUT},
+            steps=ended.steps,
+            run_id=ended.run_id,
+            thread_id=ended.thread_id,
+        )
+
+    def __repr__(self) -> str:
+        return f"<ReactAgent {self.name} {self.llm.model.name} tools={[t.name for t in self.tools]}>"
+
+
+_OUTPUT = "_output"
+
+
+def _after_llm(state: dict[str, Any]) -> str:
+    last = state["messages"][-1]
+    return "tools" if isinstance(last, AssistantMessage) and last.tool_calls else END
+
+
+def _after_tools(state: dict[str, Any]) -> str:
+    answers = next((m for m in reversed(state["messages"]) if isinstance(m, ToolResponseMessage)), None)
+    return END if answers is not None and answers.metadata.get("finish_reason") == "return_direct" else "llm"
+
+
+def _state(input: Any) -> Mapping[str, Any]:
+    if isinstance(input, str):
+        return {"messages": [UserMessage(input)]}
+    if isinstance(input, Mapping):
+        return cast("Mapping[str, Any]", input)
+    if isinstance(input, msgspec.Struct):
+        return {"messages": [input]}
+    if isinstance(input, list):
+        return {"messages": input}
+    raise InputError(f"an agent answers a text, a message, a list of messages or a state; found {type(input).__name__}")

@@ -1,0 +1,190 @@
+"""A conversation that the strictest provider takes: each call answered once, directly after it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from agentgraph.messages import AssistantMessage, Message, ToolCall, ToolResponse, ToolResponseMessage
+from agentgraph.models.assemble import sound
+from agentgraph.nodes.tool import NO_OUTPUT
+
+__all__ = ["NOT_FINISHED", "repair", "sound_message"]
+
+NOT_FINISHED = "This call did not finish: the run was stopped before it had an answer."
+
+M = TypeVar("M", bound=Message)
+
+_object = msgspec.json.Decoder(dict[str, Any])
+
+
+def repair(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
+    """The conversation made valid, and a sentence for each thing that was repaired (none: it was valid).
+
+    - Each assistant message with calls is followed by one message with their answers, in call order. Answers that
+      stand further down are brought there; a call without one is answered as not finished.
+    - An answer without a call is left out, and so is an assistant message that says nothing.
+    - Call ids are unique. Where they were not, an answer belongs to the last message before it that asks by its id.
+    - Arguments are empty or a JSON object; what is none becomes an empty one. An empty answer gets a fixed text.
+    - Text has no half of a surrogate pair: it becomes U+FFFD.
+    """
+    told: list[str] = []
+    result: list[Message] = []
+    ids: set[str] = set()
+    paired = _Paired()
+    sound_ones = [sound_message(m) for m in messages]
+    for place, message in enumerate(sound_ones):
+        if message is not messages[place]:
+            told.append(f"mended half a surrogate pair in message {message.id!r}")
+        if isinstance(message, ToolResponseMessage):
+            told += paired.left_out(place, message)
+        elif not isinstance(message, AssistantMessage):
+            result.append(message)
+        elif message.tool_calls:
+            calls = [_repaired(call, ids, told) for call in message.tool_calls]
+            same = calls == message.tool_calls
+            result.append(message if same else msgspec.structs.replace(message, tool_calls=calls))
+            result.append(_answers(message, calls, sound_ones, place, paired, told))
+        elif message.text.strip():
+            result.append(message)
+        else:
+            told.append(f"left out assistant message {message.id!r}, which says nothing")
+    return result, told
+
+
+class _Paired:
+    """Which answers have found their call, by place, and which messages with answers live on."""
+
+    def __init__(self) -> None:
+        self.responses: set[tuple[int, int]] = set()
+        self.homes: set[int] = set()
+
+    def left_out(self, place: int, message: ToolResponseMessage) -> list[str]:
+        """A sentence for each answer of this message that no call took: those before it have had their turn."""
+        if not message.responses:
+            return [f"left out message {message.id!r}, which answers nothing"]
+        left = [r for k, r in enumerate(message.responses) if (place, k) not in self.responses]
+        return [f"left out an answer to call {r.id!r}, which nobody waits for" for r in left]
+
+
+def _answers(
+    message: AssistantMessage,
+    calls: list[ToolCall],
+    messages: Sequence[Message],
+    place: int,
+    paired: _Paired,
+    told: list[str],
+) -> ToolResponseMessage:
+    """The answers to this message's calls, one each, in call order. `calls` are the same calls, repaired."""
+    before = len(told)
+    waiting: dict[str, list[int]] = {}
+    for k, call in enumerate(message.tool_calls):
+        waiting.setdefault(call.id, []).append(k)
+    found: dict[int, ToolResponse] = {}
+    home: int | None = None
+    for later in range(place + 1, len(messages)):
+        if not waiting:
+            break
+        other = messages[later]
+        if isinstance(other, AssistantMessage):
+            for call in other.tool_calls:  # servers repeat ids: from here on one means this message's call
+                waiting.pop(call.id, None)
+        elif isinstance(other, ToolResponseMessage):
+            for k, response in enumerate(other.responses):
+                if response.id not in waiting or (later, k) in paired.responses:
+                    continue
+                asked = waiting[response.id]
+                found[asked.pop(0)] = response
+                if not asked:
+                    del waiting[response.id]
+                paired.responses.add((later, k))
+                if home is None and later not in paired.homes:
+                    home = later
+    responses = [_response(call, found.get(k), told) for k, call in enumerate(calls)]
+    if home is None:
+        made = ToolResponseMessage(responses, id=f"{message.id}-answers")
+    else:
+        paired.homes.add(home)
+        made = cast("ToolResponseMessage", messages[home])
+        if made.responses != responses:
+            made = msgspec.structs.replace(made, responses=responses)
+    if found and home != place + 1:
+        told.append(f"brought the answers to message {message.id!r} to directly after it")
+    elif len(told) == before and made is not messages[place + 1]:
+        told.append(f"made the answers to message {message.id!r} fit its calls")
+    return made
+
+
+def _response(call: ToolCall, response: ToolResponse | None, told: list[str]) -> ToolResponse:
+    if response is None:
+        told.append(f"answered call {call.id!r} of {call.name!r} as not finished")
+        return ToolResponse(call.id, call.name, NOT_FINISHED, is_error=True)
+    content = response.content
+    if not content:
+        told.append(f"gave the empty answer to call {call.id!r} a text")
+        content = NO_OUTPUT
+    if (response.id, response.name, response.content) == (call.id, call.name, content):
+        return response
+    return msgspec.structs.replace(response, id=call.id, name=call.name, content=content)
+
+
+def _repaired(call: ToolCall, ids: set[str], told: list[str]) -> ToolCall:
+    id, n = call.id, 1
+    while not id or id in ids:
+        n += 1
+        id = f"{call.id or 'call'}_{n}"
+    ids.add(id)
+    arguments = call.arguments
+    if arguments and not _is_object(arguments):
+        told.append(f"emptied the arguments of call {id!r} of {call.name!r}, which are no JSON object")
+        arguments = "{}"
+    if id != call.id:
+        told.append(f"renamed call {call.id!r} of {call.name!r} to {id!r}: another one has its id")
+    elif arguments is call.arguments:
+        return call
+    return ToolCall(id, call.name, arguments)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        _object.decode(text)
+    except (msgspec.DecodeError, RecursionError):  # a model may well end in thousands of brackets
+        return False
+    return True
+
+
+def sound_message(message: M) -> M:
+    """The message without halves of surrogate pairs in its text; itself where it has none."""
+    return message if all(map(_is_sound, _texts(message))) else _mended(message)
+
+
+def _texts(message: Message) -> list[str]:
+    """What of a message a model gets to read."""
+    if isinstance(message, AssistantMessage):
+        calls = [text for call in message.tool_calls for text in (call.name, call.arguments)]
+        return [message.text, *calls, *(part.text for part in message.reasoning)]
+    if isinstance(message, ToolResponseMessage):
+        return [response.text for response in message.responses]
+    return [message.text]
+
+
+def _is_sound(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return sound(value)
+    if isinstance(value, list):
+        return [_mended(item) for item in cast("list[Any]", value)]
+    if isinstance(value, msgspec.Struct):
+        return type(value)(**{name: _mended(getattr(value, name)) for name in value.__struct_fields__})
+    return value

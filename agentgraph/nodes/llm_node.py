@@ -1,0 +1,343 @@
+"""The reasoning node: messages in, one assistant message out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Literal, cast
+
+import msgspec
+
+from agentgraph.context import RunContext
+from agentgraph.errors import ConfigError, InputError, unknown
+from agentgraph.events import HistoryRepaired, ModelDelta
+from agentgraph.messages import (
+    REMOVE_ALL,
+    AssistantMessage,
+    InstructionMessage,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    Usage,
+    UserMessage,
+    new_id,
+)
+from agentgraph.models.assemble import sound
+from agentgraph.models.protocol import ChatModel, ModelError, ModelRequest, ModelResponse, ToolSpec
+from agentgraph.node import as_mapping
+from agentgraph.nodes.chain import compose
+from agentgraph.nodes.history import repair, sound_message
+from agentgraph.nodes.output import OutputError, OutputFormat
+from agentgraph.nodes.template import TemplateRenderer, render, values_for
+from agentgraph.nodes.tool import Tool, as_tool
+
+__all__ = ["LlmNode", "LlmRequest", "ModelCall", "ModelInterceptor"]
+
+log = logging.getLogger("agentgraph")
+
+
+class LlmRequest(ModelRequest, frozen=True, kw_only=True):
+    """What a node's interceptors get: a model's request, and tools that the model need not know of yet."""
+
+    dynamic_tools: Sequence[Tool] = ()
+    """Further tools for this call. What calls of them there are, the run's tool node can answer."""
+
+
+ModelCall = Callable[[ModelRequest], Awaitable[ModelResponse]]
+"""The model call that an interceptor wraps: what is further inside, the model innermost."""
+
+ModelInterceptor = Callable[[LlmRequest, ModelCall], Awaitable[ModelResponse]]
+"""`async def (request, call) -> response`: may change the request, answer itself, or call on several times."""
+
+_Interceptor = Callable[[ModelRequest, ModelCall], Awaitable[ModelResponse]]
+
+
+class LlmNode:
+    """Asks a model with the conversation in `state["messages"]`, and adds its answer to it.
+
+    The key needs the `Messages` strategy. Where it has no messages, `state["input"]` becomes the user's.
+    `system_prompt` goes first; `instruction` is a template, filled in with the state, that belongs to the request
+    and is not kept. `tools` are what the model may call, besides those in `run.scratch["tools"]`; it never runs
+    one. `options` go to the provider as they are; `tools: []` among them hides all tools. The answer is written to
+    `messages`, what it took to `_token_usage`, and its text to `output_key`. With `output_type` (a type that
+    msgspec knows) the answer must be JSON that fits, with `output_schema` (a JSON schema) it must be JSON;
+    `output_key` gets the value. One that is wrong may be mended by the model, once. `interceptors` wrap the call,
+    the first outermost. With `stream` the pieces are told as events while they arrive. `on_error="message"` turns
+    a failed call into an assistant message that starts with `Exception: `. `log` tells of each call in the log
+    named "agentgraph".
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        *,
+        agent_name: str | None = None,
+        system_prompt: str | None = None,
+        instruction: str | None = None,
+        template_renderer: TemplateRenderer = render,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        options: Mapping[str, Any] | None = None,
+        output_key: str | None = None,
+        output_schema: Mapping[str, Any] | None = None,
+        output_type: Any = None,
+        interceptors: Sequence[ModelInterceptor] = (),
+        stream: bool = True,
+        on_error: Literal["raise", "message"] = "raise",
+        log: bool = False,
+    ) -> None:
+        if not isinstance(model, ChatModel):  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a checker
+            raise ConfigError(f"LlmNode needs a model with generate() and stream(), found {model!r:.80}")
+        if on_error not in ("raise", "message"):
+            raise ConfigError(f"LlmNode(on_error=...): {unknown('choice', on_error, ('raise', 'message'))}")
+        self.model = model
+        self.agent_name = agent_name
+        self.system_prompt = system_prompt
+        self.instruction = instruction
+        self.tools = tuple(as_tool(t) for t in tools)
+        self.options = dict(options or {})
+        self.output_key = output_key
+        self.output = OutputFormat.of(output_type, output_schema)
+        self._render = template_renderer
+        # what they get is an LlmRequest, what they call takes any request: one type will do inside
+        self._interceptors = cast("tuple[_Interceptor, ...]", tuple(interceptors))
+        self.streams = stream
+        self._on_error = on_error
+        self._log = log
+        self._specs = [t.spec for t in self.tools]
+
+    async def __call__(self, state: Any, run: RunContext[Any]) -> Mapping[str, Any]:
+        """Ask once. Raises `InputError` where there is nothing to ask, `ModelError` where the call failed."""
+        given = as_mapping(state)
+        round_ = run.next_iteration()
+        messages, changed = await self._conversation(given, run)
+        request = self._request(messages, given, run)
+        asking = _Asking(self, run, messages)
+        try:
+            answer, value = await self._answer(request, compose(self._interceptors, asking.ask), asking)
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            log.warning("node %r: the model call failed, and is told as a message", run.node, exc_info=error)
+            value = sound(f"Exception: {str(error) or type(error).__name__}")
+            answer = AssistantMessage(value, finish_reason="error")
+        if self._log:
+            log.info("%s: round %d, %s: %.200r", self.agent_name or run.node, round_, answer.finish_reason, answer.text)
+        update: dict[str, Any] = {"messages": [*changed, answer]}
+        if asking.usage is not None:
+            update["_token_usage"] = asking.usage
+        if self.output_key is not None and not answer.tool_calls:
+            update[self.output_key] = value
+        return update
+
+    async def _answer(self, request: LlmRequest, call: ModelCall, asking: _Asking) -> tuple[AssistantMessage, Any]:
+        """The answer and its value. One whose form is wrong goes back to the model, once."""
+        answer = asking.arrived(await call(request))
+        if self.output is None or answer.tool_calls:
+            return answer, answer.text
+        try:
+            return answer, self.output.parse(answer.text)
+        except OutputError as error:
+            wrong = UserMessage(f"{error}. Answer again, with nothing but JSON that fits.")
+        request = msgspec.structs.replace(request, messages=[*request.messages, answer, wrong])
+        answer = asking.arrived(await call(request))
+        return answer, answer.text if answer.tool_calls else self.output.parse(answer.text)
+
+    async def _conversation(self, given: Mapping[str, Any], run: RunContext[Any]) -> tuple[list[Message], list[Any]]:
+        """The conversation to send, and the update that makes the state's messages the same."""
+        messages: list[Message] = list(given.get("messages") or ())
+        changed: list[Any] = []
+        if all(isinstance(m, SystemMessage) for m in messages):
+            spoken = given.get("input")
+            if spoken in (None, "", []):
+                raise InputError(
+                    f"node {run.node!r} has nothing to ask: the state has neither messages nor input; "
+                    f'invoke with {{"messages": [UserMessage("...")]}}'
+                )
+            if not isinstance(spoken, (UserMessage, InstructionMessage)):
+                spoken = UserMessage(cast("list[Part]", spoken) if isinstance(spoken, list) else str(spoken))
+            messages.append(spoken)
+            changed.append(spoken)
+        for place in range(len(messages) - 1, -1, -1):
+            message = messages[place]
+            if isinstance(message, InstructionMessage) and not message.rendered:
+                messages[place] = self._rendered(message, given, run)
+                changed = [messages[place]]
+                break
+        messages, repairs = repair(messages)
+        if repairs:
+            log.warning("node %r repaired the conversation: %s", run.node, "; ".join(repairs))
+            if run.has_reader:
+                await run.emit(HistoryRepaired(repairs=repairs))
+            changed = [REMOVE_ALL, *messages]
+        return messages, changed
+
+    def _rendered(
+        self, message: InstructionMessage, given: Mapping[str, Any], run: RunContext[Any]
+    ) -> InstructionMessage:
+        text = self._render(message.text, values_for(given, run.config.metadata))
+        return msgspec.structs.replace(message, text=text, rendered=True)
+
+    def _request(self, messages: list[Message], given: Mapping[str, Any], run: RunContext[Any]) -> LlmRequest:
+        spoken: list[Message] = [m for m in messages if not isinstance(m, SystemMessage)]
+        systems = [m for m in messages if isinstance(m, SystemMessage)]
+        if self.system_prompt is not None:
+            systems.insert(0, SystemMessage(self.system_prompt))
+        if len(systems) > 1:
+            log.warning("node %r sends %d system messages; they are joined into one, in order", run.node, len(systems))
+        system = SystemMessage("\n\n".join(s.text for s in systems)) if systems else None
+        if self.instruction is not None:
+            # with the turn's question, not at the end: there it would come anew after each tool's answer
+            spoken.insert(_last_spoken(spoken) + 1, self._rendered(InstructionMessage(self.instruction), given, run))
+        native = self.output is not None and getattr(self.model, "native_output_schema", False)
+        if self.output is not None and not native:
+            spoken = _with_format(spoken, self.output.prompt())
+        return LlmRequest(
+            messages=spoken,
+            system=system,
+            tools=_offered(self._specs, run.scratch.get("tools", {}).values()),
+            output_schema=self.output.schema if native and self.output is not None else None,
+            options=self.options,
+            context={**run.config.metadata, **given},
+            message_id=new_id(),
+        )
+
+    def __repr__(self) -> str:
+        return f"<LlmNode {self.agent_name or ''} {self.model.name} tools={[t.name for t in self.tools]}>"
+
+
+class _Asking:
+    """The model calls of one round: what they took, and their answers made fit for the conversation."""
+
+    __slots__ = ("_messages", "_node", "_renamed", "_run", "_taken", "_told", "usage")
+
+    def __init__(self, node: LlmNode, run: RunContext[Any], messages: list[Message]) -> None:
+        self.usage: Usage | None = None
+        self._node = node
+        self._run = run
+        self._messages = messages
+        self._told: set[str] = set()
+        self._taken: set[str] | None = None
+        self._renamed: dict[str, str] = {}
+
+    async def ask(self, request: ModelRequest) -> ModelResponse:
+        """Ask the model: what interceptors wrap, and may do several times."""
+        node, run = self._node, self._run
+        request = self._final(request)
+        if node.streams and run.config.metadata.get("stream", True):
+            response = await self._streamed(request)
+        else:
+            response = await node.model.generate(request)
+        usage = response.message.usage
+        if usage is not None:
+            run.add_usage(usage)
+            self.usage = usage if self.usage is None else self.usage + usage
+        if response.message.id != request.message_id:
+            message = msgspec.structs.replace(response.message, id=request.message_id)
+            response = msgspec.structs.replace(response, message=message)
+        return response
+
+    def _final(self, request: ModelRequest) -> ModelRequest:
+        """The request as the model gets it: with its tools, and an id that no reader has been told of."""
+        changes: dict[str, Any] = {}
+        if isinstance(request, LlmRequest) and request.dynamic_tools:
+            scratch = self._run.scratch
+            scratch["tools"] = {**scratch.get("tools", {}), **{t.name: t for t in request.dynamic_tools}}
+            changes["tools"] = _offered(request.tools, request.dynamic_tools)
+        if request.options.get("tools") == []:
+            changes["tools"] = []
+            changes["options"] = {k: v for k, v in request.options.items() if k != "tools"}
+        if request.message_id is None or request.message_id in self._told:
+            changes["message_id"] = new_id()
+        request = msgspec.structs.replace(request, **changes) if changes else request
+        self._told.add(request.message_id or "")
+        return request
+
+    async def _streamed(self, request: ModelRequest) -> ModelResponse:
+        run, model = self._run, self._node.model
+        response: ModelResponse | None = None
+        async with aclosing(model.stream(request)) as deltas:
+            async for delta in deltas:
+                response = delta.response or response
+                if run.has_reader and (delta.text or delta.reasoning or delta.index is not None):
+                    await run.emit(
+                        ModelDelta(
+                            message_id=request.message_id or "",
+                            text=sound(delta.text),
+                            reasoning=sound(delta.reasoning),
+                            index=delta.index,
+                            call_id=delta.call_id and self._call_id(delta.call_id),
+                            name=delta.name,
+                            arguments=sound(delta.arguments),
+                        )
+                    )
+                else:
+                    run.heartbeat()
+        if response is None:
+            raise ModelError(f"model {model.name!r} ended its stream without an answer")
+        return response
+
+    def arrived(self, response: ModelResponse) -> AssistantMessage:
+        """The answer as it may join the conversation: sound text, and ids that nothing there has.
+
+        Servers repeat the ids of calls, or send none. Raises `ModelError` where there is no answer.
+        """
+        if not isinstance(response, ModelResponse):  # pyright: ignore[reportUnnecessaryIsInstance]  # an interceptor's
+            raise TypeError(f"an interceptor must return a ModelResponse, found {type(response).__name__}")
+        answer = sound_message(response.message)
+        if not (answer.text.strip() or answer.tool_calls):
+            raise ModelError(
+                f"model {self._node.model.name!r} gave no answer: neither text nor a tool call "
+                f"(finish reason: {answer.finish_reason})"
+            )
+        if answer.id not in self._told and any(m.id == answer.id for m in self._messages):
+            answer = msgspec.structs.replace(answer, id=new_id())
+        if not answer.tool_calls:
+            return answer
+        seen: set[str] = set()
+        calls: list[ToolCall] = []
+        for call in answer.tool_calls:
+            id = self._call_id(call.id)
+            if not id or id in seen:
+                id = f"call_{new_id()}"
+            seen.add(id)
+            calls.append(call if id == call.id else msgspec.structs.replace(call, id=id))
+        return answer if calls == answer.tool_calls else msgspec.structs.replace(answer, tool_calls=calls)
+
+    def _call_id(self, id: str) -> str:
+        """The id that a call of this answer has here: another one where the conversation has it already."""
+        if self._taken is None:
+            self._taken = {c.id for m in self._messages if isinstance(m, AssistantMessage) for c in m.tool_calls}
+        return self._renamed.setdefault(id, f"call_{new_id()}") if id in self._taken else id
+
+
+def _offered(specs: list[ToolSpec], tools: Iterable[Tool]) -> list[ToolSpec]:
+    """The tools that a model is told of: these, and further ones whose names are free."""
+    names = {s.name for s in specs}
+    added = [t.spec for t in tools if t.name not in names]
+    return [*specs, *added] if added else specs
+
+
+def _last_spoken(messages: Sequence[Message]) -> int:
+    """The place of the last user or instruction message; -1 where there is none."""
+    places = range(len(messages) - 1, -1, -1)
+    return next((i for i in places if isinstance(messages[i], (UserMessage, InstructionMessage))), -1)
+
+
+def _with_format(messages: list[Message], text: str) -> list[Message]:
+    """The messages with the output format at the end of the last user or instruction message, unless it is there."""
+    place = _last_spoken(messages)
+    if place < 0:
+        return [*messages, UserMessage(text)]
+    message = messages[place]
+    if text in message.text:
+        return messages
+    if not isinstance(message, UserMessage):
+        changed: Message = msgspec.structs.replace(message, text=f"{message.text}\n\n{text}")
+    elif isinstance(message.content, str):
+        changed = msgspec.structs.replace(message, content=f"{message.content}\n\n{text}")
+    else:
+        changed = msgspec.structs.replace(message, content=[*message.content, TextPart(text)])
+    return [*messages[:place], changed, *messages[place + 1 :]]

@@ -1,0 +1,65 @@
+"""Answers of a given form: the schema that the model gets, and the value that its text becomes. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from agentgraph.errors import AgentGraphError, ConfigError
+
+__all__ = ["OutputError", "OutputFormat"]
+
+
+class OutputError(AgentGraphError, ValueError):
+    """The model's answer does not have the form that was asked for. `text` is the answer."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+class OutputFormat:
+    """What an answer must look like: a JSON schema, and the type it becomes (None: plain JSON)."""
+
+    def __init__(self, schema: dict[str, Any], decoder: msgspec.json.Decoder[Any]) -> None:
+        self.schema = schema
+        self._decoder = decoder
+
+    @classmethod
+    def of(cls, output_type: Any, output_schema: Mapping[str, Any] | None) -> OutputFormat | None:
+        """The format for either of them, None for neither. Raises `ConfigError` for both, or a type without schema."""
+        if output_type is None:
+            return None if output_schema is None else cls(dict(output_schema), msgspec.json.Decoder())
+        if output_schema is not None:
+            raise ConfigError("give output_type or output_schema, not both")
+        try:
+            return cls(msgspec.json.schema(output_type), msgspec.json.Decoder(output_type))
+        except TypeError as error:
+            raise ConfigError(f"output_type={output_type!r} has no JSON schema: {error}") from error
+
+    def prompt(self) -> str:
+        """The text that asks for it, for a model that takes no schema."""
+        schema = msgspec.json.encode(self.schema).decode()
+        return f"Answer with JSON only, no other text, that fits this JSON schema:\n{schema}"
+
+    def parse(self, text: str) -> Any:
+        """The value in the answer. Raises `OutputError` where it does not fit."""
+        try:
+            return self._decoder.decode(without_fence(text))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise OutputError(
+                f"the model's answer does not fit the output format: {error}; it was {text!r:.200}", text
+            ) from error
+
+
+_FENCE = re.compile(r"```(?:[\w+-]*[ \t]*\r?\n|json\b)?")
+
+
+def without_fence(text: str) -> str:
+    """The text without a Markdown fence round the whole of it, closed or not."""
+    stripped = text.strip()
+    opening = _FENCE.match(stripped)
+    return stripped[opening.end() :].removesuffix("```").strip() if opening else stripped

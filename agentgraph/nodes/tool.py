@@ -1,0 +1,380 @@
+"""Tools: what a model may call, and what a call gets to know of the run."""
+
+from __future__ import annotations
+
+import copy
+import dis
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import cached_property, partial
+from types import FrameType, MethodType
+from typing import Any, cast, overload
+
+import msgspec
+
+from agentgraph.config import positive
+from agentgraph.context import CancellationToken, Interrupt, Interrupted, RunContext
+from agentgraph.errors import ConfigError, RunEndedError, listed
+from agentgraph.events import Event, ToolProgress
+from agentgraph.messages import FilePart, ImagePart, Part, TextPart
+from agentgraph.models.assemble import sound
+from agentgraph.models.protocol import ToolSpec
+from agentgraph.nodes.collector import CallUpdates
+from agentgraph.nodes.signature import (
+    ArgumentsError,
+    Signature,
+    UnresolvedError,
+    context_parameter,
+    decode,
+    described,
+    innermost,
+    is_method,
+)
+
+__all__ = ["Answer", "Tool", "ToolContext", "ToolError", "as_tool", "tool"]
+
+NO_OUTPUT = "(no output)"
+"""What a tool's None or empty text becomes: servers refuse an empty answer."""
+
+
+class ToolError(Exception):
+    """Raised by a tool: the text is for the model. With `always_raise` the run fails instead."""
+
+    def __init__(self, message: str, *, always_raise: bool = False) -> None:
+        super().__init__(message)
+        self.always_raise = always_raise
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a tool may return instead of its bare content, together with state updates."""
+
+    content: Any
+    """A text, parts, or any value with a JSON form."""
+    update: Mapping[str, Any] | None = None
+    """Written to the state, after what the tool wrote by its context."""
+    metadata: Mapping[str, Any] | None = None
+    """Kept with the answers, for programs: `message.metadata["answers"][call_id]`."""
+
+
+class ToolContext:
+    """What a call knows of its run: a parameter annotated with it is filled in, and hidden from the model.
+
+    After the call has ended (a thread that was left behind, a task that it started) nothing of the run can be
+    touched any more: `update`, `emit`, `progress` and `interrupt` then raise `RunEndedError`.
+    """
+
+    __slots__ = ("_state", "_token", "_updates", "call_id", "extras", "name", "run")
+
+    def __init__(
+        self, run: RunContext[Any], state: Any, call_id: str, name: str, extras: Mapping[str, Any], updates: CallUpdates
+    ) -> None:
+        self.run = run
+        """The tool node's own context: config, the caller's object, usage."""
+        self.call_id = call_id
+        self.name = name
+        """The tool's name, as it was called."""
+        self.extras = extras
+        """The tool node's `tool_context`."""
+        self._state = state
+        self._updates: CallUpdates | None = updates
+        self._token: CancellationToken | None = None
+
+    @property
+    def state(self) -> Any:
+        """A copy of the state before the calls; what it holds is shared and must not be changed in place."""
+        return copy.copy(self._state)
+
+    @property
+    def cancellation(self) -> CancellationToken:
+        """Cancelled when this call has to stop: its timeout was reached, or the run ends."""
+        token = self._token
+        if token is None:
+            token = self._token = self.run.cancellation.child()
+            if self._updates is None:
+                token.detach()
+                token.cancel("the call has ended")
+        return token
+
+    def update(self, /, **keys: Any) -> None:
+        """Write to the state, when the call has ended well: updates merge in call order. May come from any thread."""
+        updates = self._updates
+        if updates is None or not updates.write(keys):
+            raise RunEndedError(f"tool {self.name!r} writes {listed(keys)}, but its call {self.call_id!r} has ended")
+
+    def emit(self, event: Event | Any) -> Awaitable[None]:
+        """Tell the run's reader, as `RunContext.emit` does: to be awaited in async code, blocking in a thread."""
+        self._check_open("emits an event")
+        return self.run.emit(event)
+
+    def progress(
+        self, progress: float | None = None, total: float | None = None, text: str = "", data: Any = None
+    ) -> Awaitable[None]:
+        """Tell the run's reader how far the call is; see `ToolProgress`. To be awaited as `emit`."""
+        return self.emit(
+            ToolProgress(call_id=self.call_id, name=self.name, progress=progress, total=total, text=text, data=data)
+        )
+
+    def interrupt(self, value: Any) -> Any:
+        """Ask something from outside and end this call; the other calls of the message finish first."""
+        self._check_open("asks something")
+        raise Interrupted((Interrupt(f"{'/'.join(self.run.path)}:{self.call_id}", value, self.run.path),))
+
+    def end(self, *, cancel: str | None = None) -> None:
+        """The tool node's: the call has ended. With `cancel`, its token tells so, for that reason."""
+        self._updates = None
+        if self._token is not None:
+            self._token.detach()
+            if cancel is not None:
+                self._token.cancel(cancel)
+        elif cancel is not None:
+            self._token = CancellationToken()
+            self._token.cancel(cancel)
+
+    def _check_open(self, does: str) -> None:
+        if self._updates is None:
+            raise RunEndedError(f"tool {self.name!r} {does}, but its call {self.call_id!r} has ended")
+
+    def __repr__(self) -> str:
+        return f"<ToolContext {self.name} {self.call_id}{' ended' if self._updates is None else ''}>"
+
+
+class Tool:
+    """A function that a model may call.
+
+    `name`, `description` and the arguments' JSON schema are read from the function and its docstring (Google,
+    NumPy or Sphinx style), unless they are given. An `async def` runs on the event loop, a plain `def` in a worker
+    thread. A parameter annotated `ToolContext` gets this call's. It returns a text, any value with a JSON form, an
+    image or a file, or an `Answer`; what it raises is answered to the model (see `ToolError`). In a class, `@tool`
+    makes a tool of a method: `instance.method` is the tool, with `self` filled in.
+
+    `timeout`: seconds a call may take; None: as the tool node says. `return_direct`: after a message all of whose
+    calls are of such tools, the agent stops. With `parameters` (a JSON schema of type object) the function gets the
+    model's arguments by keyword as they are; only that the required ones are there is checked.
+
+    Raises `ConfigError` naming tool and parameter where the signature has no schema. A type that the module defines
+    further down is looked for at the first use.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        return_direct: bool = False,
+    ) -> None:
+        if not callable(fn):
+            raise ConfigError(f"a tool is made of a function, found {fn!r:.80}")
+        inner = innermost(fn)
+        if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+            raise ConfigError(f"a tool returns its result; {fn!r:.80} is a generator: use ToolContext.progress")
+        self.fn = fn
+        self.name = name or _name(fn)
+        self.description = described(fn) if description is None else description
+        positive(f"tool {self.name!r}: timeout", timeout)
+        self.timeout = timeout
+        self.return_direct = return_direct
+        self.is_async = _is_async(fn)
+        self.is_method = is_method(fn)
+        """Whether this is a tool of a class, which becomes callable as one of an instance."""
+        self._given = None if parameters is None else dict(parameters)
+        if self._given is not None:
+            self.context_name = context_parameter(fn, self.name, ToolContext, _names_around(inner))
+            return
+        try:
+            self._signature = Signature(fn, self.name, ToolContext, _names_around(inner))
+        except UnresolvedError as error:
+            if not _comes_later(inner, error.missing):
+                raise
+
+    @cached_property
+    def _signature(self) -> Signature:
+        return Signature(self.fn, self.name, ToolContext, {})
+
+    @cached_property
+    def context_name(self) -> str | None:
+        """The parameter that gets the `ToolContext`."""
+        return self._signature.context
+
+    @cached_property
+    def spec(self) -> ToolSpec:
+        """The tool as a model is told of it."""
+        return ToolSpec(self.name, self.description, self.parameters)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The JSON schema of the arguments."""
+        return self._signature.schema if self._given is None else self._given
+
+    def arguments(self, text: str) -> tuple[list[Any], dict[str, Any]]:
+        """A call's JSON text as positional and keyword arguments.
+
+        Raises `ArgumentsError`, whose text is for the model.
+        """
+        if self._given is None:
+            return self._signature.read(text)
+        given = decode(text, self.name)
+        missing = [k for k in self._given.get("required", ()) if k not in given]
+        if missing:
+            raise ArgumentsError(f"invalid arguments for tool {self.name!r}: {listed(missing)} missing")
+        return [], given
+
+    def __get__(self, instance: Any, owner: Any = None) -> Tool:
+        """The method's tool, for one instance; a tool that is no method stays what it is."""
+        if instance is None or not self.is_method:
+            return self
+        bound = copy.copy(self)
+        bound.fn = MethodType(self.fn, instance)
+        bound.is_method = False
+        return bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, as if it were no tool."""
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name}>"
+
+
+@overload
+def tool(fn: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+    return_direct: bool = False,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    fn: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    timeout: float | None = None,
+    return_direct: bool = False,
+) -> Any:
+    """Make a function a `Tool`, whose options these are: `@tool`, or `@tool(timeout=10)`."""
+
+    def make(fn: Callable[..., Any]) -> Tool:
+        return Tool(
+            fn,
+            name=name,
+            description=description,
+            parameters=parameters,
+            timeout=timeout,
+            return_direct=return_direct,
+        )
+
+    return make if fn is None else make(fn)
+
+
+def as_tool(given: Tool | Callable[..., Any]) -> Tool:
+    """The tool itself, or a function made one, ready to use. Raises `ConfigError` for anything else."""
+    if not callable(given):
+        raise ConfigError(f"tools are functions or Tool objects; found {given!r:.80}")
+    made = given if isinstance(given, Tool) else Tool(given)
+    if made.is_method:
+        raise ConfigError(f"tool {made.name!r} is a method and has no instance: give the tool of an instance")
+    _ = made.parameters  # types that were to come must be there now
+    return made
+
+
+def _as_builtin(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)  # pydantic
+    if callable(dump):
+        return dump(mode="json")
+    raise TypeError(f"nothing to make of a {type(value).__name__}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_as_builtin)
+_PLAIN = (int, float, bool)
+_PARTS = (TextPart, ImagePart, FilePart)
+
+
+def content_of(value: Any, name: str) -> str | list[Part]:
+    """What a tool returned as an answer's content, never empty. Raises `TypeError` for what has no JSON form."""
+    if isinstance(value, str):
+        text = sound(value if type(value) is str else str.__str__(value))
+        return text if text and not text.isspace() else NO_OUTPUT
+    if type(value) in _PLAIN:
+        return _encoder.encode(value).decode()
+    if value is None:
+        return NO_OUTPUT
+    items = cast("list[Any]", value if isinstance(value, list) else [value])
+    if any(isinstance(i, _PARTS) for i in items) and all(isinstance(i, (*_PARTS, str)) for i in items):
+        return [_sound_part(i) for i in items]
+    try:
+        return _encoder.encode(value).decode()
+    except (UnicodeEncodeError, UnicodeDecodeError):
+        return _encoder.encode(_sound_all(msgspec.to_builtins(value, str_keys=True, enc_hook=_as_builtin))).decode()
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        kind = type(cast("Any", value)).__name__
+        raise TypeError(f"tool {name!r} returned a {kind}, which has no JSON form: {error}") from error
+
+
+def _sound_part(part: Part | str) -> Part:
+    if isinstance(part, str):
+        return TextPart(sound(part))
+    return TextPart(sound(part.text)) if isinstance(part, TextPart) else part
+
+
+def _sound_all(value: Any) -> Any:
+    if isinstance(value, str):
+        return sound(value)
+    if isinstance(value, dict):
+        return {sound(str(k)): _sound_all(v) for k, v in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_sound_all(v) for v in cast("list[Any]", value)]
+    return value
+
+
+def _name(fn: Any) -> str:
+    while isinstance(fn, partial):
+        fn = cast("Any", fn.func)
+    name = str(getattr(fn, "__name__", type(fn).__name__))
+    if name == "<lambda>":
+        raise ConfigError("a lambda has no name to call it by: tool(name=...)")
+    return name
+
+
+def _is_async(fn: Any) -> bool:
+    while isinstance(fn, partial):
+        fn = cast("Any", fn.func)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+
+
+def _frames(fn: Any) -> Iterator[FrameType]:
+    """The frames further out that run code of the function's module, the nearest first."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # inspect's form reads source files
+    globals_ = getattr(fn, "__globals__", None)
+    while frame is not None:
+        if frame.f_globals is globals_:
+            yield frame
+        frame = frame.f_back
+
+
+def _names_around(fn: Any) -> dict[str, Any]:
+    """What the functions and classes round a function's definition hold: annotations may name their types."""
+    names: dict[str, Any] = {}
+    place = getattr(fn, "__qualname__", "")
+    if "." in place:
+        for frame in _frames(fn):
+            if place.startswith(f"{frame.f_code.co_qualname}."):
+                names = {**frame.f_locals, **names}
+    return names
+
+
+def _comes_later(fn: Any, name: str) -> bool:
+    """Whether the function's module is still being run, and assigns this name further down."""
+    for frame in _frames(fn):
+        if frame.f_code.co_name == "<module>":
+            steps = dis.get_instructions(frame.f_code)
+            return any(s.opname == "STORE_NAME" and s.argval == name and s.offset > frame.f_lasti for s in steps)
+    return False

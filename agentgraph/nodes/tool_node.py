@@ -1,0 +1,547 @@
+"""The acting node: runs the calls of an assistant message, and answers each of them.
+
+The rules:
+- Every call gets exactly one answer, in call order; nothing but its own answer and updates comes of a call.
+- A call's time counts from when it has its permit. At its timeout its token is cancelled, then the call itself;
+  what it gives back afterwards, or wrote, is thrown away, and so is its swallowing of the cancellation.
+- A failing call is an answer, not the run's failure, but for `ToolError(always_raise=True)`, an error processor that
+  raises, KeyboardInterrupt and SystemExit. Then the other calls are cancelled and waited for, and the first such
+  error in call order comes out as itself.
+- A cancellation that comes from outside always goes on outwards, also where a tool swallowed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from agentgraph.config import positive
+from agentgraph.context import Interrupt, Interrupted, RunContext
+from agentgraph.errors import ConfigError, InputError, unknown
+from agentgraph.events import ToolFinished, ToolStarted
+from agentgraph.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
+from agentgraph.node import Updates, as_mapping
+from agentgraph.nodes.chain import compose
+from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
+from agentgraph.nodes.signature import ArgumentsError
+from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, as_tool, content_of
+from agentgraph.tasks import run_all
+from agentgraph.threads import ThreadCall
+
+__all__ = ["ErrorProcessor", "ToolHandler", "ToolInterceptor", "ToolNode", "ToolRequest", "ToolResolver"]
+
+log = logging.getLogger("agentgraph")
+
+
+class ToolRequest(msgspec.Struct, frozen=True):
+    """One call on its way to its tool. Immutable: change it by `msgspec.structs.replace`."""
+
+    call: ToolCall
+    tool: Tool | None
+    """None: nothing by that name was found; the model is told so, unless an interceptor answers."""
+    state: Any
+    run: RunContext[Any]
+    index: int
+    """Which call of the message, from 0."""
+
+
+ToolHandler = Callable[[ToolRequest], Awaitable[ToolResponse]]
+
+ToolInterceptor = Callable[[ToolRequest, ToolHandler], Awaitable[ToolResponse]]
+"""`async def (request, call) -> response`: may change the request, answer itself, or call on several times."""
+
+ToolResolver = Callable[[str], Any]
+"""`(name) -> Tool | None`, sync or async: finds tools that neither the node nor the run has."""
+
+ErrorProcessor = Callable[[ToolError, ToolCall], Any]
+"""`(error, call) -> content of the answer`, sync or async; what it raises fails the run."""
+
+
+def _error_text(error: ToolError, _: ToolCall) -> str:
+    return str(error) or type(error).__name__
+
+
+class ToolNode:
+    """Runs the tool calls of the last message in `state["messages"]`, and adds the message with their answers.
+
+    Where the last message is a `ToolResponseMessage`, the calls without an answer are run, and it is replaced by the
+    complete one (the key needs the `Messages` strategy for that). Calls run beside each other, `max_parallel` at once
+    (None: all), or one after the other with `parallel=False`: the state is the same. `timeout` is the seconds a call
+    may take, None for no limit; a tool's own comes first.
+
+    A call's tool is the node's own, else one of the run's dynamic tools (`run.scratch["tools"]`), else what
+    `resolver` finds. `interceptors` wrap each call, the first outermost. `error_processor` makes the answer of a
+    `ToolError`, unless that must fail the run. `tool_context` are values that each call finds in
+    `ToolContext.extras`. `log` tells of each call in the log named "agentgraph".
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool | Callable[..., Any]],
+        *,
+        agent_name: str | None = None,
+        parallel: bool = True,
+        max_parallel: int | None = 5,
+        timeout: float | None = 300.0,
+        interceptors: Sequence[ToolInterceptor] = (),
+        resolver: ToolResolver | None = None,
+        error_processor: ErrorProcessor = _error_text,
+        tool_context: Mapping[str, Any] | None = None,
+        log: bool = False,
+    ) -> None:
+        positive("ToolNode(max_parallel=...)", max_parallel, whole=True)
+        positive("ToolNode(timeout=...)", timeout)
+        self.tools: dict[str, Tool] = {}
+        for made in map(as_tool, tools):
+            if made.name in self.tools:
+                raise ConfigError(f"two tools are named {made.name!r}; names must differ: tool(name=...)")
+            self.tools[made.name] = made
+        self.agent_name = agent_name
+        self.max_parallel = max_parallel if parallel else 1
+        self.timeout = timeout
+        self.interceptors = tuple(interceptors)
+        self._resolver = resolver
+        self.error_processor = error_processor
+        self.tool_context = dict(tool_context or {})
+        self.log = log
+
+    async def __call__(self, state: Any, run: RunContext[Any]) -> Updates:
+        """Run the open calls. Raises `InputError` where the last message asks for none, and as the rules above say."""
+        asked, answered = _open_message(as_mapping(state), run)
+        done = _Answered(answered)
+        responses: list[ToolResponse | None] = [done.take(call) for call in asked.tool_calls]
+        to_run = [i for i, response in enumerate(responses) if response is None]
+        if not to_run:
+            return Updates()
+        batch = _Batch(self, asked, state, run)
+        await batch.run(to_run, responses)
+        if batch.questions:
+            raise Interrupted(tuple(q for i in sorted(batch.questions) for q in batch.questions[i]))
+        metadata = dict(answered.metadata) if answered is not None else {}
+        metadata.pop("finish_reason", None)
+        if batch.metadata:
+            own = {asked.tool_calls[i].id: batch.metadata[i] for i in sorted(batch.metadata)}
+            metadata["answers"] = {**metadata.get("answers", {}), **own}
+        complete = cast("list[ToolResponse]", responses)
+        if all(batch.returns_direct(i, r) for i, r in enumerate(complete)):
+            metadata["finish_reason"] = "return_direct"
+        # the id follows from the message that asked: whoever runs these calls again makes the same message
+        id = f"{asked.id}-answers" if answered is None else answered.id
+        message = ToolResponseMessage(complete, id=id, metadata=metadata)
+        return Updates([{"messages": [message]}, *batch.collector.updates()])
+
+    async def find(self, name: str, run: RunContext[Any]) -> Tool | None:
+        """The tool by that name: the node's own, the run's dynamic one, or what the resolver finds."""
+        found: Tool | None = self.tools.get(name) or _dynamic(run).get(name)
+        if found is None and self._resolver is not None:
+            answer = self._resolver(name)
+            if inspect.isawaitable(answer):
+                answer = await answer
+            found = None if answer is None else as_tool(answer)
+        return found
+
+    def known(self, run: RunContext[Any]) -> list[str]:
+        """The names of the node's own tools and the run's dynamic ones."""
+        return [*self.tools, *(n for n in _dynamic(run) if n not in self.tools)]
+
+    def __repr__(self) -> str:
+        return f"<ToolNode {self.agent_name or ''} {list(self.tools)}>"
+
+
+def _dynamic(run: RunContext[Any]) -> Mapping[str, Tool]:
+    return cast("Mapping[str, Tool]", run.scratch.get("tools", {}))
+
+
+def _open_message(
+    given: Mapping[str, Any], run: RunContext[Any]
+) -> tuple[AssistantMessage, ToolResponseMessage | None]:
+    """The message whose calls are to be run, and the answers that some of them have already."""
+    messages: Sequence[Any] = given.get("messages") or ()
+    last = messages[-1] if messages else None
+    if isinstance(last, AssistantMessage):
+        return last, None
+    if isinstance(last, ToolResponseMessage):
+        for message in reversed(messages[:-1]):
+            if isinstance(message, AssistantMessage):
+                return message, last
+        raise InputError(
+            f"node {run.node!r}: the last message answers calls, and no assistant message stands before it"
+        )
+    found = "there is none" if last is None else f"found a {type(last).__name__}"
+    raise InputError(f"node {run.node!r} runs the calls of the last message, an AssistantMessage; {found}")
+
+
+class _Answered:
+    """The answers that a message has already. Ids may repeat: each answer stands for one call."""
+
+    def __init__(self, message: ToolResponseMessage | None) -> None:
+        self._left: dict[str, list[ToolResponse]] = {}
+        for response in message.responses if message is not None else ():
+            self._left.setdefault(response.id, []).append(response)
+
+    def take(self, call: ToolCall) -> ToolResponse | None:
+        answers = self._left.get(call.id)
+        return answers.pop(0) if answers else None
+
+
+class _Batch:
+    """The calls of one message, under way."""
+
+    def __init__(self, node: ToolNode, asked: AssistantMessage, state: Any, run: RunContext[Any]) -> None:
+        self.collector = ToolStateCollector()
+        self.questions: dict[int, tuple[Interrupt, ...]] = {}
+        self.metadata: dict[int, Any] = {}
+        self._node = node
+        self._calls = asked.tool_calls
+        self._cut = asked.finish_reason == "length"
+        self._state = state
+        self._run = run
+        self._tools: dict[int, Tool | None] = {}
+        self._outcomes: dict[int, str] = {}
+        self._fatal: list[BaseException] = []
+        self._deadlines = _Deadlines()
+        self._task = _current_task()
+        self._cancelling = self._task.cancelling()
+        self._broken = False
+        self._handler = compose(node.interceptors, self._execute)
+
+    async def run(self, indexes: Sequence[int], responses: list[ToolResponse | None]) -> None:
+        """Run the calls at these indexes, and put their answers into `responses`."""
+        most = self._node.max_parallel or len(indexes)
+        if len(indexes) == 1 or most == 1:
+            for index in indexes:
+                responses[index] = await self._one(index)
+            return
+        permits = asyncio.Semaphore(most) if len(indexes) > most else None
+
+        async def permitted(index: int, permits: asyncio.Semaphore) -> ToolResponse | None:
+            async with permits:
+                if self._broken:  # the failing call's permit comes here before its cancellation does
+                    raise asyncio.CancelledError
+                return await self._one(index)
+
+        def start(k: int) -> Coroutine[Any, Any, ToolResponse | None]:
+            return self._one(indexes[k]) if permits is None else permitted(indexes[k], permits)
+
+        tasks = await run_all(len(indexes), start)
+        errors = [e for t in tasks if not t.cancelled() and (e := t.exception()) is not None]
+        if errors:
+            first, *others = errors
+            for other in others:
+                first.add_note(f"also failed: {type(other).__name__}: {other}")
+            raise first
+        for index, ended in zip(indexes, tasks, strict=True):
+            responses[index] = ended.result()
+
+    async def _one(self, index: int) -> ToolResponse | None:
+        """One call, from its permit to its answer; None where it asks something."""
+        try:
+            return await self._answered(index)
+        except BaseException:
+            self._broken = True
+            raise
+
+    def _stopped(self, cancelling: int) -> bool:
+        """Whether this call has to end: the run was cancelled, or another call has failed it.
+
+        The call's own task alone does not tell: before Python 3.13 it looks cancelled for good once a TaskGroup in
+        it has failed.
+        """
+        if self._task.cancelling() > self._cancelling:
+            return True
+        return self._broken and _current_task().cancelling() > cancelling
+
+    async def _answered(self, index: int) -> ToolResponse | None:
+        node, run, call = self._node, self._run, self._calls[index]
+        cancelling = _current_task().cancelling()
+        began: float | None = None
+        if run.has_reader:
+            began = asyncio.get_running_loop().time()
+            await run.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
+        failure: BaseException | None = None
+        response: Any = None
+        try:
+            tool = self._tools[index] = node.tools.get(call.name) or await node.find(call.name, run)
+            response = await self._handler(ToolRequest(call, tool, self._state, run, index))
+        except Interrupted as asked:
+            self.questions[index] = asked.interrupts
+        except (Exception, asyncio.CancelledError) as error:  # an interceptor's, or one that must fail the run
+            failure = error
+        except BaseExceptionGroup as group:  # a tool's own task has asked
+            asked, rest = group.split(Interrupted)
+            if asked is None or rest is not None:
+                raise
+            questions = [q for leaf in _leaves(asked) for q in cast("Interrupted", leaf).interrupts]
+            self.questions[index] = tuple(questions)
+        if self._stopped(cancelling):  # also where an interceptor has swallowed it
+            raise asyncio.CancelledError from failure
+        if failure is not None and any(failure is f for f in self._fatal):
+            raise failure
+        if index in self.questions:
+            return None
+        if failure is None and not isinstance(response, ToolResponse):
+            failure = TypeError(f"an interceptor returned {type(response).__name__}, and no ToolResponse")
+        response = cast("ToolResponse", response) if failure is None else await self._failed(failure, call, index)
+        if response.id != call.id or response.name != call.name:
+            response = msgspec.structs.replace(response, id=call.id, name=call.name)
+        if node.interceptors:
+            response = msgspec.structs.replace(response, content=content_of(response.content, call.name))
+        if began is not None or node.log:
+            await self._tell(index, response, began)
+        return response
+
+    async def _tell(self, index: int, response: ToolResponse, began: float | None) -> None:
+        outcome = self._outcomes.get(index, "error") if response.is_error else "ok"
+        if self._node.log:
+            who = self._node.agent_name or self._run.node
+            log.info("%s: tool %s (%s) %s: %.200r", who, response.name, response.id, outcome, response.text)
+        if began is not None:
+            seconds = asyncio.get_running_loop().time() - began
+            await self._run.emit(
+                ToolFinished(
+                    call_id=response.id, name=response.name, outcome=outcome, content=response.content, seconds=seconds
+                )
+            )
+
+    async def _execute(self, request: ToolRequest) -> ToolResponse:
+        """Call the tool: what interceptors wrap, and may do several times."""
+        call, tool, index = request.call, request.tool, request.index
+        self._outcomes.pop(index, None)
+        self.metadata.pop(index, None)
+        self._tools[index] = tool
+        if tool is None:
+            known = self._node.known(request.run)
+            return ToolResponse(call.id, call.name, unknown("tool", call.name, known), is_error=True)
+        try:
+            positional, keywords = tool.arguments(call.arguments)
+        except ArgumentsError as error:
+            text = self._cut_off(call) if self._cut and not _is_json(call.arguments) else str(error)
+            return ToolResponse(call.id, call.name, text, is_error=True)
+        if self._cut and index == len(self._calls) - 1 and not call.arguments and tool.parameters.get("properties"):
+            return ToolResponse(call.id, call.name, self._cut_off(call), is_error=True)
+        updates = self.collector.open(index)
+        context: ToolContext | None = None
+        if tool.context_name is not None:
+            extras = self._node.tool_context
+            context = ToolContext(request.run, request.state, call.id, call.name, extras, updates)
+            keywords = {**keywords, tool.context_name: context}
+        limit = tool.timeout if tool.timeout is not None else self._node.timeout
+        try:
+            value = await self._within(limit, tool, positional, keywords, context)
+            response = self._answer(call, index, value, updates)
+        except _TimedOut as late:
+            updates.discard()
+            self._outcomes[index] = "timeout"
+            left = "left running, and its result is thrown away" if late.thread_runs else "stopped"
+            return ToolResponse(
+                call.id, call.name, f"tool {call.name!r} timed out after {limit:g} s and was {left}", is_error=True
+            )
+        except Exception as error:
+            updates.discard()
+            response = await self._failed(error, call, index)
+        except BaseException:
+            updates.discard()
+            raise
+        finally:
+            if context is not None:
+                context.end()
+        updates.close()
+        return response
+
+    async def _within(
+        self,
+        limit: float | None,
+        tool: Tool,
+        positional: Sequence[Any],
+        keywords: Mapping[str, Any],
+        context: ToolContext | None,
+    ) -> Any:
+        """What the tool returned. Raises what it raised, or `_TimedOut`."""
+        task = _current_task()
+        cancelling = task.cancelling()
+        thread = None if tool.is_async else ThreadCall()
+        deadline = None if limit is None else self._deadlines.start(limit, task, context)
+        failure: BaseException | None = None
+        value: Any = None
+        try:
+            if thread is None:
+                value = await tool.fn(*positional, **keywords)
+            else:
+                value = await thread.run(_bound, tool.fn, positional, keywords)
+                if inspect.isawaitable(value):
+                    value = await value
+        except BaseException as error:  # raised again below, unless our own timeout was the cause
+            failure = error
+        late = False
+        if deadline is not None:
+            self._deadlines.stop(deadline)
+            if late := deadline.expired:
+                task.uncancel()
+        if isinstance(failure, (KeyboardInterrupt, SystemExit)):
+            raise failure
+        cancelled = isinstance(failure, asyncio.CancelledError)
+        if self._stopped(cancelling) or (cancelled and task.cancelling() > cancelling):  # the latter: an interceptor's
+            if context is not None:
+                context.end(cancel="it was cancelled")
+            raise asyncio.CancelledError from failure
+        if late:
+            raise _TimedOut(thread_runs=thread is not None and thread.running) from failure
+        if cancelled:
+            text = f"CancelledError, though nothing had cancelled it; {failure}"
+            raise _StrayCancelError(text.rstrip("; ")) from failure
+        if failure is not None:
+            raise failure
+        return value
+
+    def _cut_off(self, call: ToolCall) -> str:
+        return (
+            f"this call of {call.name!r} was cut off by the output limit and did not run; "
+            f"call it again, with shorter arguments"
+        )
+
+    def _answer(self, call: ToolCall, index: int, value: Any, updates: CallUpdates) -> ToolResponse:
+        if not isinstance(value, Answer):
+            return ToolResponse(call.id, call.name, content_of(value, call.name))
+        content = content_of(value.content, call.name)
+        if value.update is not None:
+            if not isinstance(value.update, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"Answer(update=...) must be a dict of state keys, found {value.update!r:.80}")
+            updates.write(value.update)
+        if value.metadata is not None:
+            self.metadata[index] = dict(value.metadata)
+        return ToolResponse(call.id, call.name, content)
+
+    async def _failed(self, error: BaseException, call: ToolCall, index: int) -> ToolResponse:
+        """The answer that tells the model of an error. Raises one that must fail the run."""
+        self._outcomes[index] = "error"
+        leaves = list(_leaves(error))
+        asked = [e for e in leaves if isinstance(e, ToolError)]
+        for told in asked:
+            if told.always_raise:
+                raise told
+        if len(leaves) == len(asked) == 1:
+            try:
+                content = self._node.error_processor(asked[0], call)
+                if inspect.isawaitable(content):
+                    content = await content
+            except Exception as fatal:
+                self._fatal.append(fatal)
+                raise
+        else:
+            content = "; ".join(map(_told, leaves))
+        return ToolResponse(call.id, call.name, content_of(content, call.name), is_error=True)
+
+    def returns_direct(self, index: int, response: ToolResponse) -> bool:
+        """Whether the agent may stop after this call."""
+        if response.is_error:
+            return False
+        tool = self._tools.get(index) or self._node.tools.get(response.name) or _dynamic(self._run).get(response.name)
+        return tool is not None and tool.return_direct
+
+
+class _TimedOut(BaseException):
+    """A call reached its timeout. No `Exception`: it is told apart from what the tool raised."""
+
+    def __init__(self, *, thread_runs: bool) -> None:
+        super().__init__()
+        self.thread_runs = thread_runs
+
+
+class _Deadline:
+    """When a call has to end: first its token is cancelled, then its task.
+
+    `asyncio.timeout` does not do: the tool must find its token cancelled when it sees its `CancelledError`.
+    """
+
+    __slots__ = ("_context", "_limit", "_task", "expired", "when")
+
+    def __init__(self, limit: float, when: float, task: asyncio.Task[Any], context: ToolContext | None) -> None:
+        self._limit = limit
+        self._task = task
+        self._context = context
+        self.when = when
+        self.expired = False
+
+    def expire(self) -> None:
+        self.expired = True
+        if self._context is not None:
+            self._context.end(cancel=f"it timed out after {self._limit:g} s")
+        self._task.cancel()
+
+
+class _Deadlines:
+    """The deadlines of a message's calls, all on one timer: a timer each costs more than the rest of a call."""
+
+    __slots__ = ("_due", "_loop", "_timer")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due: set[_Deadline] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, limit: float, task: asyncio.Task[Any], context: ToolContext | None) -> _Deadline:
+        made = _Deadline(limit, self._loop.time() + limit, task, context)
+        self._due.add(made)
+        if self._timer is None or made.when < self._timer.when():
+            self._set(made.when)
+        return made
+
+    def stop(self, deadline: _Deadline) -> None:
+        self._due.discard(deadline)
+        if not self._due and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for deadline in [d for d in self._due if d.when <= now]:
+            self._due.discard(deadline)
+            deadline.expire()
+        if self._due:
+            self._set(min(d.when for d in self._due))
+
+
+def _bound(fn: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    return fn(*positional, **keywords)
+
+
+class _StrayCancelError(Exception):
+    """A tool raised `CancelledError`, and nobody had cancelled it: its error like any other."""
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _told(error: BaseException) -> str:
+    """An error for the model: type and text."""
+    if isinstance(error, _StrayCancelError):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _current_task() -> asyncio.Task[Any]:
+    return cast("asyncio.Task[Any]", asyncio.current_task())  # never None in a coroutine
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, TypeError):
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""A conversation: messages are appended, replaced by id, or removed by a marker."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from agentgraph.errors import StrategyError
+from agentgraph.strategies.append import remove
+from agentgraph.strategies.markers import RemoveAll, RemoveByHash, RemoveMessage
+from agentgraph.strategies.protocol import UNSET
+
+
+class Messages:
+    """A list of messages. One whose `id` is there already takes the place of the old one, others are appended.
+
+    Nothing is dropped for looking like another: only ids count. An update of several items gives the same
+    list as the items one by one. Remove markers: `RemoveMessage(id)`, `RemoveByHash(message)`, `REMOVE_ALL`;
+    removing what is not there is an error that names it.
+    """
+
+    container = list
+
+    def merge(self, current: Any, update: Any) -> list[Any]:
+        """Return a new list. Raises `StrategyError` for an item that is no message or a marker that finds nothing."""
+        added: list[Any] = cast("list[Any]", update) if isinstance(update, list) else [update]
+        if current is not UNSET and current is not None and not isinstance(current, list):
+            raise StrategyError(f"Messages needs a list to add to, found {type(current).__name__}")
+        result: list[Any] = list(cast("list[Any]", current)) if current else []
+        places: dict[str, int] | None = None
+        for item in added:
+            if isinstance(item, (RemoveMessage, RemoveByHash, RemoveAll)):
+                result = remove(result, item)
+                places = None
+                continue
+            id = getattr(item, "id", None)
+            if not isinstance(id, str):
+                raise StrategyError(
+                    f"Messages takes messages, found {type(item).__name__}: {item!r:.80}; "
+                    f"write agentgraph.messages.UserMessage(...) or another message"
+                )
+            if places is None:
+                places = {m.id: i for i, m in enumerate(result)}
+            place = places.get(id)
+            if place is None:
+                places[id] = len(result)
+                result.append(item)
+            else:
+                result[place] = item
+        return result
+
+    def empty(self) -> list[Any]:
+        """A conversation starts empty."""
+        return []
+
+    def __repr__(self) -> str:
+        return "Messages()"

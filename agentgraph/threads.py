@@ -1,0 +1,145 @@
+"""Blocking functions in worker threads that can be left behind.
+
+What must live here: nothing else may start a thread. A thread that blocks cannot be stopped in Python, so it
+must be possible to leave it: it is a daemon (an executor's or anyio's threads are joined when the interpreter
+exits, and would hold it), and whoever waits for it may stop waiting at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from agentgraph.errors import RunEndedError
+
+T = TypeVar("T")
+
+_IDLE_SECONDS = 10.0
+
+
+class _Worker:
+    """One daemon thread and its mailbox."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="agentgraph worker", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self.jobs.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    _idle.remove(self)
+                except ValueError:
+                    continue  # taken for a job just now: it will arrive
+                return
+            job()
+            del job  # else this thread holds the last result until its next job
+            _idle.append(self)
+
+
+_idle: list[_Worker] = []
+
+
+_awaited: set[asyncio.Future[Any]] = set()
+"""What tasks wait for while a thread works for them."""
+
+if hasattr(os, "register_at_fork"):  # a forked process has the list, and none of the threads
+    os.register_at_fork(after_in_child=_idle.clear)
+
+
+def awaited_calls(loop: asyncio.AbstractEventLoop) -> int:
+    """How many calls in worker threads this loop's tasks wait for; threads left behind do not count."""
+    return sum(future.get_loop() is loop for future in tuple(_awaited))
+
+
+def idle_workers() -> int:
+    """How many worker threads wait for a job."""
+    return len(_idle)
+
+
+class ThreadCall:
+    """A blocking call under way. `running` tells whether its thread is still in it."""
+
+    __slots__ = ("running",)
+
+    def __init__(self) -> None:
+        self.running = False
+
+    async def run(self, fn: Callable[..., T], *args: Any) -> T:
+        """Call `fn(*args)` in a worker thread, with the caller's contextvars, and return what it returns.
+
+        After cancellation the thread is left behind and its result thrown away: look at `running`.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            if not done.done():  # else whoever waited has left
+                done.set_result((result, error))
+
+        def job() -> None:
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = context.run(fn, *args)
+            except StopIteration as stop:  # a future cannot carry one
+                error = RuntimeError(f"{getattr(fn, '__name__', fn)!r} raised StopIteration")
+                error.__cause__ = stop
+            except BaseException as caught:  # carried over to the waiting task, which raises it
+                error = caught
+            self.running = False
+            try:
+                loop.call_soon_threadsafe(settle, result, error)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+        self.running = True
+        try:
+            worker = _idle.pop()
+        except IndexError:
+            worker = _Worker()
+        _awaited.add(done)
+        worker.jobs.put(job)
+        try:
+            result, error = await done
+        finally:
+            _awaited.discard(done)
+        if error is not None:
+            raise error
+        return result
+
+
+async def run_in_thread(fn: Callable[..., T], *args: Any) -> T:
+    """Call `fn(*args)` in a worker thread, with the caller's contextvars.
+
+    After cancellation the thread is left behind: its result is thrown away.
+    """
+    return await ThreadCall().run(fn, *args)
+
+
+def in_loop_thread(loop: asyncio.AbstractEventLoop) -> bool:
+    """Tell whether the calling code runs in this loop's own thread."""
+    return asyncio._get_running_loop() is loop  # the public form raises, and this is asked for every event
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, fn: Callable[[Callable[[], None]], None]) -> None:
+    """From a worker thread: run `fn(done)` in the loop's thread, and block until `done()` was called.
+
+    Raises `RunEndedError` where the loop is closed already.
+    """
+    done = threading.Event()
+    try:
+        loop.call_soon_threadsafe(fn, done.set)
+    except RuntimeError:
+        raise RunEndedError("the run that this thread worked for is over, and its event loop is closed") from None
+    while not done.wait(_IDLE_SECONDS):
+        if loop.is_closed():
+            raise RunEndedError("the run that this thread worked for is over, and its event loop is closed")

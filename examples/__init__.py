@@ -1,0 +1,1 @@
+"""Programs that use agentgraph as a user would."""

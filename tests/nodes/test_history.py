@@ -1,0 +1,241 @@
+"""What goes to the model is valid for the strictest provider, whatever conversation was given."""
+
+import copy
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from agentgraph import END, START, StateGraph
+from agentgraph.events import HistoryRepaired
+from agentgraph.messages import (
+    AssistantMessage,
+    InstructionMessage,
+    Message,
+    ReasoningPart,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+    encode,
+)
+from agentgraph.nodes import LlmNode, ReactAgent, tool
+from agentgraph.nodes.history import NOT_FINISHED, repair
+from agentgraph.strategies import Messages
+from agentgraph.testing import ScriptedModel
+
+
+def refuse_constant(text: str) -> Any:
+    raise ValueError(text)
+
+
+def faults_of(messages: list[Message]) -> list[str]:
+    """What the strictest provider would refuse in a conversation."""
+    faults: list[str] = []
+    seen: set[str] = set()
+    for place, message in enumerate(messages):
+        if isinstance(message, AssistantMessage) and not message.tool_calls and not message.text.strip():
+            faults.append(f"{place}: an empty assistant message")
+        if isinstance(message, AssistantMessage) and message.tool_calls:
+            following = messages[place + 1] if place + 1 < len(messages) else None
+            answered = following.responses if isinstance(following, ToolResponseMessage) else []
+            if [(c.id, c.name) for c in message.tool_calls] != [(r.id, r.name) for r in answered]:
+                faults.append(f"{place}: calls and answers do not fit")
+            for call in message.tool_calls:
+                if not call.id or call.id in seen:
+                    faults.append(f"{place}: the call id {call.id!r} is not unique")
+                seen.add(call.id)
+                try:
+                    arguments = json.loads(call.arguments or "{}", parse_constant=refuse_constant)
+                except (ValueError, RecursionError):
+                    arguments = None
+                if not isinstance(arguments, dict):
+                    faults.append(f"{place}: arguments {call.arguments!r:.80}")
+        if isinstance(message, ToolResponseMessage):
+            before = messages[place - 1] if place else None
+            if not isinstance(before, AssistantMessage) or not before.tool_calls:
+                faults.append(f"{place}: answers without calls")
+            faults += [f"{place}: an empty answer" for r in message.responses if not r.content]
+    if len({m.id for m in messages}) < len(messages):
+        faults.append("two messages have one id")
+    try:
+        encode(messages)
+    except UnicodeEncodeError:
+        faults.append("half a surrogate pair")
+    return faults
+
+
+texts = st.sampled_from(["", " ", "hello", "nǐ hǎo 😀", "half \ud83d", "\udc00"])
+call_ids = st.sampled_from(["a", "b", "c", "a_2", ""])
+arguments = st.sampled_from(
+    ["", " ", "{}", '{"x": 1}', "[1]", '"{}"', '{"x": NaN}', "{x", '{"x":' + "[" * 3000, '{"x": "\\ud83d"}', "\ud83d"]
+)
+calls = st.builds(ToolCall, call_ids, st.sampled_from(["look", "write"]), arguments)
+contents = st.one_of(texts, st.lists(st.builds(TextPart, texts), max_size=2))
+responses = st.builds(ToolResponse, call_ids, st.sampled_from(["look", "write"]), contents, st.booleans())
+any_message = st.one_of(
+    st.builds(SystemMessage, text=texts),
+    st.builds(UserMessage, content=contents),
+    st.builds(InstructionMessage, text=texts, rendered=st.booleans()),
+    st.builds(AssistantMessage, text=texts, reasoning=st.lists(st.builds(ReasoningPart, texts), max_size=1)),
+    st.builds(AssistantMessage, text=texts, tool_calls=st.lists(calls, max_size=3)),
+    st.builds(ToolResponseMessage, responses=st.lists(responses, max_size=3)),
+)
+conversations = st.lists(any_message, max_size=8)
+
+
+@hypothesis_settings(max_examples=60)
+@given(conversations)
+def test_any_conversation_becomes_valid_for_the_strictest_provider(messages: list[Message]) -> None:
+    assert faults_of(repair(messages)[0]) == []
+
+
+@hypothesis_settings(max_examples=60)
+@given(conversations)
+def test_repairing_is_told_exactly_where_something_changes_and_is_done_after_once(messages: list[Message]) -> None:
+    once, told = repair(messages)
+    assert bool(told) == (once != messages)
+    assert repair(once) == (once, [])
+
+
+@hypothesis_settings(max_examples=40)
+@given(conversations)
+def test_what_users_and_systems_said_stays_in_order_and_nothing_is_changed_in_place(messages: list[Message]) -> None:
+    before = copy.deepcopy(messages)
+    spoken = [m.id for m in messages if not isinstance(m, AssistantMessage | ToolResponseMessage)]
+    repaired, _ = repair(messages)
+    assert [m.id for m in repaired if not isinstance(m, AssistantMessage | ToolResponseMessage)] == spoken
+    assert messages == before
+
+
+def test_a_valid_conversation_comes_back_as_the_very_same_messages() -> None:
+    messages: list[Message] = [
+        SystemMessage(text="s"),
+        UserMessage(content="q"),
+        AssistantMessage(text="let me see", tool_calls=[ToolCall("a", "look", '{"x": 1}'), ToolCall("b", "look")]),
+        ToolResponseMessage(responses=[ToolResponse("a", "look", "1"), ToolResponse("b", "look", "2", is_error=True)]),
+        AssistantMessage(text="done"),
+    ]
+    repaired, told = repair(messages)
+    assert told == []
+    assert all(a is b for a, b in zip(repaired, messages, strict=True))
+
+
+@pytest.mark.case("D2")
+def test_an_answer_that_came_after_the_next_user_message_stands_directly_after_its_call() -> None:
+    ask = AssistantMessage(tool_calls=[ToolCall("a", "look")])
+    answer = ToolResponseMessage(responses=[ToolResponse("a", "look", "found")])
+    repaired, told = repair([UserMessage("1"), ask, UserMessage("2"), answer])
+    assert repaired[1:3] == [ask, answer]
+    assert isinstance(repaired[3], UserMessage)
+    assert told == [f"brought the answers to message {ask.id!r} to directly after it"]
+
+
+def test_a_call_without_an_answer_is_answered_as_not_finished_in_its_place() -> None:
+    ask = AssistantMessage(tool_calls=[ToolCall("a", "look"), ToolCall("b", "write")])
+    answer = ToolResponseMessage(responses=[ToolResponse("b", "write", "written")])
+    repaired, told = repair([UserMessage("1"), ask, answer, UserMessage("2")])
+    assert repaired[2] == msgspec.structs.replace(
+        answer, responses=[ToolResponse("a", "look", NOT_FINISHED, is_error=True), *answer.responses]
+    )
+    assert told == ["answered call 'a' of 'look' as not finished"]
+
+
+def test_one_message_for_each_answer_becomes_one_message_with_all() -> None:
+    ask = AssistantMessage(tool_calls=[ToolCall("a", "look"), ToolCall("b", "look")])
+    one, two = (ToolResponseMessage(responses=[ToolResponse(i, "look", i)]) for i in "ab")
+    repaired, told = repair([ask, two, one])
+    assert repaired == [ask, msgspec.structs.replace(two, responses=[*one.responses, *two.responses])]
+    assert told
+
+
+def test_answers_to_two_messages_in_one_message_are_parted_under_two_ids() -> None:
+    first, second = (AssistantMessage(tool_calls=[ToolCall(i, "look")]) for i in "ab")
+    both = ToolResponseMessage(responses=[ToolResponse("a", "look", "1"), ToolResponse("b", "look", "2")])
+    repaired, _ = repair([first, second, both])
+    assert [m.text for m in repaired if isinstance(m, ToolResponseMessage)] == ["1", "2"]
+    assert faults_of(repaired) == []
+
+
+@pytest.mark.case("A15")
+def test_equal_ids_pair_within_their_own_message_and_are_made_unique_in_call_and_answer() -> None:
+    turns: list[Message] = []
+    for text in ("1", "2"):
+        turns.append(AssistantMessage(tool_calls=[ToolCall("a", "look"), ToolCall("a", "look")]))
+        answers = [ToolResponse("a", "look", f"{text}.{k}") for k in (0, 1)]
+        turns.append(ToolResponseMessage(responses=answers))
+    repaired, _ = repair(turns)
+    found = [r for m in repaired if isinstance(m, ToolResponseMessage) for r in m.responses]
+    assert [(r.id, r.text) for r in found] == [("a", "1.0"), ("a_2", "1.1"), ("a_3", "2.0"), ("a_4", "2.1")]
+
+
+def test_an_unanswered_call_does_not_take_the_answer_of_a_later_one_with_its_id() -> None:
+    first, second = (AssistantMessage(tool_calls=[ToolCall("a", "look")]) for _ in range(2))
+    repaired, _ = repair([first, UserMessage("?"), second, ToolResponseMessage([ToolResponse("a", "look", "found")])])
+    assert [m.text for m in repaired if isinstance(m, ToolResponseMessage)] == [NOT_FINISHED, "found"]
+
+
+@pytest.mark.case("D17")
+def test_messages_that_say_nothing_are_left_out_and_empty_answers_get_a_text() -> None:
+    ask = AssistantMessage(tool_calls=[ToolCall("a", "look")])
+    silent = AssistantMessage(reasoning=[ReasoningPart("hm")])
+    repaired, told = repair([ask, ToolResponseMessage([ToolResponse("a", "look", "")]), silent, AssistantMessage(" ")])
+    assert len(repaired) == 2
+    assert isinstance(repaired[1], ToolResponseMessage)
+    assert repaired[1].text == "(no output)"
+    assert len(told) == 3
+
+
+@pytest.mark.case("D16")
+def test_half_a_surrogate_pair_becomes_the_replacement_character_and_sound_text_stays() -> None:
+    ask = AssistantMessage("😀 \ud83d", tool_calls=[ToolCall("a", "look", '{"q": "\udc00"}')])
+    answer = ToolResponseMessage([ToolResponse("a", "look", [TextPart("NUL \0 \ud83d")])])
+    repaired, _ = repair([UserMessage("lone \ud83d"), ask, answer, UserMessage("sound 😀")])
+    sent = encode(repaired).decode()
+    assert sent.count("\ufffd") == 4
+    assert sent.count("😀") == 2
+    assert "NUL \\u0000" in sent
+
+
+def test_thousands_of_open_brackets_are_no_arguments_and_no_failure() -> None:
+    ask = AssistantMessage(tool_calls=[ToolCall("a", "look", '{"q": ' + "[" * 200_000)])
+    repaired, told = repair([ask, ToolResponseMessage([ToolResponse("a", "look", "invalid JSON")])])
+    assert isinstance(repaired[0], AssistantMessage)
+    assert repaired[0].tool_calls[0].arguments == "{}"
+    assert len(told) == 1
+
+
+@pytest.mark.case("F13")
+async def test_a_node_repairs_its_state_once_and_tells_it_in_an_event() -> None:
+    graph = StateGraph(strategies={"messages": Messages()})
+    graph.add_node("first", LlmNode(ScriptedModel(["one"])))
+    graph.add_node("second", LlmNode(ScriptedModel(["two"])))
+    graph.add_edge(START, "first").add_edge("first", "second").add_edge("second", END)
+    broken = [UserMessage("1"), AssistantMessage(tool_calls=[ToolCall("a", "look")]), UserMessage("2")]
+    async with graph.compile().stream({"messages": broken}) as stream:
+        told = [event async for event in stream if isinstance(event, HistoryRepaired)]
+    assert [(e.path, e.repairs) for e in told] == [(("first",), ["answered call 'a' of 'look' as not finished"])]
+    messages = stream.result.state["messages"]
+    assert [type(m).__name__[0] for m in messages] == ["U", "A", "T", "U", "A", "A"]
+
+
+@pytest.mark.case("H8")
+async def test_the_next_request_after_invalid_arguments_holds_valid_ones() -> None:
+    @tool
+    async def look(q: str) -> str:
+        """Look."""
+        raise AssertionError("ran")
+
+    async with ScriptedModel([[ToolCall("a", "look", "{'q': lamps\"}")], "sorry"]) as model:
+        result = await ReactAgent("clerk", model, [look]).run("go")
+        assert faults_of(model.requests[1].messages) == []
+    answer = result.messages[2]
+    assert isinstance(answer, ToolResponseMessage)
+    assert answer.responses[0].is_error
+    assert "not valid JSON" in answer.text
