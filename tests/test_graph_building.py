@@ -226,6 +226,18 @@ def test_a_node_annotated_to_return_a_command_may_reach_everything() -> None:
     StateGraph(State).add_node("a", go).add_edge(START, "a").compile()
 
 
+def test_a_declared_command_is_understood_though_the_state_class_is_local() -> None:
+    class Local(TypedDict):
+        text: str
+
+    async def go(state: "Local") -> "Command[Literal['b']]":
+        return Command(goto="b")
+
+    graph = StateGraph(Local).add_node("a", go).add_node("b", idle).add_node("island", idle)
+    graph.add_edge(START, "a").add_edge("b", END).add_edge("island", END)
+    assert only(graph).startswith("nothing leads to node 'island'")
+
+
 def test_an_error_handler_that_speaks_of_command_may_reach_everything() -> None:
     async def failed(state: State, error: Exception) -> Any:
         return Command(goto="help")
@@ -294,6 +306,16 @@ def test_what_cannot_be_called_is_no_node() -> None:
     wrong: Any = "text"
     graph = line("a").add_node("b", wrong).add_edge("a", "b").add_edge("b", END)
     assert only(graph).startswith("node 'b': a node is a function, a compiled graph or an object with __call__")
+
+
+def test_a_class_in_place_of_its_object_is_no_node() -> None:
+    class Echo:
+        async def __call__(self, state: State) -> State:
+            return state
+
+    wrong: Any = Echo
+    graph = line("a").add_node("b", wrong).add_edge("a", "b").add_edge("b", END)
+    assert only(graph) == "node 'b': Echo is a class; write Echo()"
 
 
 def test_a_graph_that_is_not_compiled_is_no_node() -> None:
@@ -437,6 +459,21 @@ def test_the_error_is_a_value_error_whose_text_lists_the_faults() -> None:
         line("a").add_node("a", idle).add_edge("a", "b").compile()
     assert isinstance(caught.value, GraphError)
     assert all(f"\n  - {fault}" in str(caught.value) for fault in caught.value.faults)
+
+
+async def test_a_compiled_graph_does_not_change_with_what_it_was_made_of() -> None:
+    async def go(state: State) -> Any:
+        return Command(goto="b")
+
+    ends, targets, keys = ["b"], ["a"], {"text": "text"}
+    sub = line("x").add_node("copy", lambda state: {"notes": state["text"]}).add_edge("x", "copy").add_edge("copy", END)
+    graph = StateGraph(State).add_node("a", go, ends=ends).add_node("b", sub.compile(), input=keys)
+    graph.add_conditional_edges(START, lambda _: "a", targets).add_edge("b", END)
+    app = graph.compile()
+    ends.clear()
+    targets.clear()
+    keys.clear()
+    assert (await app.invoke({"text": "t"})).state == {"text": "t", "notes": ["t"]}
 
 
 def test_compiling_again_after_mending_works_and_leaves_the_first_graph_alone() -> None:

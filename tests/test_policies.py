@@ -278,7 +278,6 @@ async def test_a_heartbeat_deep_inside_a_subgraph_keeps_the_subgraph_alive() -> 
     assert (await app.invoke({})).state["log"] == ["done"]
 
 
-@pytest.mark.xfail(strict=True, reason="a step of a subgraph does not start its node's idle_timeout anew")
 @with_clock
 async def test_a_subgraph_whose_nodes_end_one_after_the_other_is_not_idle() -> None:
     async def work(state: Log) -> None:
@@ -311,6 +310,18 @@ async def test_a_heartbeat_may_come_from_a_thread() -> None:
 
     app = line("alive").add_node("alive", alive, idle_timeout=0.1).compile()
     assert (await app.invoke({})).state["log"] == ["done"]
+
+
+@with_clock
+async def test_an_idle_timeout_does_not_count_the_wait_for_a_permit() -> None:
+    async def work(state: Log) -> dict[str, Any]:
+        await asyncio.sleep(4)
+        return {"log": now()}
+
+    graph = StateGraph(Log)
+    for name in ("a", "b", "c"):
+        graph.add_node(name, work, idle_timeout=5).add_edge(START, name).add_edge(name, END)
+    assert (await graph.compile().invoke({}, RunConfig(max_concurrency=1))).state["log"] == [4, 8, 12]
 
 
 # retry
@@ -638,6 +649,34 @@ async def test_on_error_may_raise_what_it_got() -> None:
         await line("fail").add_node("fail", fail, on_error=pass_on).compile().invoke({})
 
 
+async def test_a_cancelled_error_that_nobody_asked_for_reaches_on_error_too() -> None:
+    async def stray(state: Log) -> None:
+        raise asyncio.CancelledError
+
+    async def mend(state: Log, error: Exception) -> dict[str, Any]:
+        return {"log": type(error).__name__}
+
+    app = line("stray").add_node("stray", stray, on_error=mend).compile()
+    assert (await app.invoke({})).state["log"] == ["StrayCancelError"]
+
+
+async def test_on_error_in_a_thread_is_told_to_stop_when_the_run_is_cancelled() -> None:
+    started, stopped = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def mend(state: Log, error: Exception, run: RunContext[None]) -> None:
+        loop.call_soon_threadsafe(started.set)
+        if run.cancellation.wait(5):
+            stopped.set()
+
+    running = asyncio.create_task(line("fail").add_node("fail", fail, on_error=mend).compile().invoke({}))
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await asyncio.to_thread(stopped.wait, 5)
+
+
 async def test_on_error_keeps_the_siblings_running() -> None:
     failed = asyncio.Event()
 
@@ -730,7 +769,7 @@ async def test_the_limit_holds_for_all_subgraphs_together_and_none_waits_for_its
         for name in ("left", "right"):
             outer.add_node(name, graph).add_edge(START, name).add_edge(name, END)
         graph = outer.compile()
-    result = await graph.invoke({}, RunConfig(max_concurrency=1))
+    result = await graph.invoke({}, RunConfig(max_concurrency=1, timeout=1000))
     assert max(most) == 1
     assert result.state["log"] == ["n0", "n1"] * 8
 
@@ -768,7 +807,7 @@ def test_no_nesting_of_graphs_deadlocks_under_any_limit(limit: int, data: st.Dat
 
     @with_clock
     async def case() -> None:
-        await build(2).compile().invoke({}, RunConfig(max_concurrency=limit))
+        await build(2).compile().invoke({}, RunConfig(max_concurrency=limit, timeout=1000))
 
     at_work: list[int] = []
     case()
@@ -789,6 +828,27 @@ async def test_a_node_that_runs_a_graph_by_hand_lends_its_permit_and_takes_it_ag
         graph.add_node(name, call).add_edge(START, name).add_edge(name, END)
     await graph.compile().invoke({}, RunConfig(max_concurrency=1))
     assert (max(most), now()) == (1, 24)
+
+
+@with_clock
+async def test_a_child_that_comes_while_a_node_takes_its_permit_again_does_not_wait_for_that_node() -> None:
+    child = busy_fan(1, []).compile()
+
+    async def later(state: Log, run: RunContext[None]) -> None:
+        await asyncio.sleep(1.5)
+        await child(state, run)
+
+    async def call(state: Log, run: RunContext[None]) -> None:
+        await asyncio.gather(child(state, run), later(state, run))
+
+    async def once(state: Log, run: RunContext[None]) -> None:
+        await child(state, run)
+
+    graph = StateGraph(Log).add_node("call", call).add_node("once", once)
+    for name in ("call", "once"):
+        graph.add_edge(START, name).add_edge(name, END)
+    await graph.compile().invoke({}, RunConfig(max_concurrency=1, timeout=1000))
+    assert now() == 3
 
 
 @with_clock

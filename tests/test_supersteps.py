@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import functools
 import gc
 import operator
 import sys
@@ -18,6 +19,7 @@ from agentgraph import (
     Command,
     ConflictError,
     RecursionLimitError,
+    Retry,
     RoutingError,
     RunConfig,
     RunContext,
@@ -448,6 +450,29 @@ async def test_a_goto_that_was_not_declared_is_refused(node: Any, ends: list[str
     assert (caught.value.value, caught.value.allowed) == ("c", (END, "b"))
 
 
+@pytest.mark.parametrize("goto", [7, [None], {"b": 1}, [["b"]]])
+async def test_a_goto_that_is_no_name_is_refused(goto: Any) -> None:
+    graph = StateGraph(Log).add_node("a", lambda _: Command(goto=goto)).add_node("b", idle)
+    graph.add_edge(START, "a").add_edge("a", "b").add_edge("b", END)
+    with pytest.raises(RoutingError) as caught:
+        await graph.compile().invoke({})
+    assert (caught.value.node, caught.value.value) == (
+        "a",
+        cast("list[Any]", goto)[0] if isinstance(goto, list) else goto,
+    )
+
+
+async def test_gotos_and_answers_in_a_set_have_a_fixed_order() -> None:
+    sends = frozenset(Send("work", f"{i}") for i in range(10))
+    graph = StateGraph(Log).add_node("work", lambda state: {"log": state}).add_edge("work", END)
+    graph.add_node("go", lambda _: Command(goto=cast("Any", sends)), ends=["work"])
+    graph.add_conditional_edges(START, lambda _: sends, ["work", "go"]).add_edge("work", "go")
+    graph.add_conditional_edges("go", lambda _: [], [END])
+    with pytest.raises(RecursionLimitError) as caught:
+        await graph.compile().invoke({}, RunConfig(recursion_limit=3))
+    assert caught.value.state["log"] == list("0123456789") * 2
+
+
 async def test_some_calls_of_a_sent_node_may_go_elsewhere_while_the_edges_of_the_rest_hold() -> None:
     async def work(state: int) -> Any:
         return Command(goto="odd") if state % 2 else None
@@ -515,6 +540,20 @@ async def test_a_plain_def_may_return_a_coroutine() -> None:
     assert (await graph.compile().invoke({})).state.get("log") == ["a"]
 
 
+async def test_partials_and_methods_are_nodes() -> None:
+    class Teller:
+        async def tell(self, word: str, state: Log, run: RunContext[None]) -> Any:
+            return Command(update={"log": f"{word} {run.node} {state.get('log')}"}, goto=END)
+
+    class Loud(Teller):
+        async def shout(self, state: Log) -> Any:
+            return {"log": "!" * len(state.get("log", []))}
+
+    graph = StateGraph(Log).add_node("p", functools.partial(Teller().tell, "told")).add_node("m", Loud().shout)
+    graph.add_edge(START, "p").add_edge(START, "m").add_edge("m", END)
+    assert (await graph.compile().invoke({"log": ["x"]})).state.get("log") == ["x", "told p ['x']", "!"]
+
+
 async def test_an_object_with_an_async_call_is_a_node() -> None:
     class Echo:
         async def __call__(self, state: Log, run: RunContext[None]) -> Any:
@@ -578,6 +617,34 @@ async def test_a_node_that_handles_the_error_of_its_own_task_group_goes_on(besid
     assert (await graph.compile().invoke({})).state.get("log") == ["handled", *"d" * beside, "handled", "c"]
 
 
+@pytest.mark.parametrize("beside", [False, True])
+async def test_a_task_group_of_the_nodes_own_does_not_stand_in_the_way_of_its_policies(beside: bool) -> None:
+    tries: list[int] = []
+
+    async def fail() -> None:
+        raise ValueError("handled")
+
+    async def handle(state: Any) -> Any:
+        tries.append(len(tries))
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+                group.create_task(asyncio.Event().wait())
+        except* ValueError:
+            pass
+        if len(tries) == 1:
+            raise ConnectionError
+        if len(tries) == 2:
+            await asyncio.Event().wait()
+        return {"log": "handled"}
+
+    graph = StateGraph(Log).add_node("a", handle, timeout=0.02, retry=Retry(delay=0)).add_node("b", idle)
+    graph.add_edge(START, "a").add_edge("a", END).add_edge("b", END)
+    graph.add_conditional_edges(START, lambda _: "b" if beside else [], ["b"])
+    assert (await graph.compile().invoke({})).state.get("log") == ["handled"]
+    assert tries == [0, 1, 2]
+
+
 async def test_a_node_that_swallows_the_cancellation_does_not_keep_the_run_going() -> None:
     begun, went_on = asyncio.Event(), False
 
@@ -594,6 +661,56 @@ async def test_a_node_that_swallows_the_cancellation_does_not_keep_the_run_going
 
     graph = StateGraph(Log).add_node("stubborn", stubborn).add_node("after", after)
     graph.add_edge(START, "stubborn").add_edge("stubborn", "after").add_edge("after", END)
+    run = asyncio.create_task(graph.compile().invoke({}))
+    await begun.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert not went_on
+
+
+@pytest.mark.parametrize("policy", ["none", "retry", "on_error"])
+async def test_what_a_node_makes_of_its_cancellation_is_neither_tried_again_nor_handled(policy: str) -> None:
+    begun, did = asyncio.Event(), list[str]()
+
+    async def clumsy(state: Any) -> None:
+        did.append("begun")
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("lost") from None
+
+    async def handle(state: Any, error: Exception) -> None:
+        did.append("handled")
+
+    policies: dict[str, Any] = {
+        "none": {},
+        "retry": {"retry": Retry(delay=0)},
+        "on_error": {"on_error": handle},
+    }
+    graph = StateGraph(Log).add_node("a", clumsy, **policies[policy]).add_edge(START, "a").add_edge("a", END)
+    run = asyncio.create_task(graph.compile().invoke({}))
+    await begun.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert did == ["begun"]
+
+
+async def test_a_router_that_swallows_the_cancellation_does_not_keep_the_run_going() -> None:
+    begun, went_on = asyncio.Event(), list[str]()
+
+    async def stubborn(state: Any) -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+        return "b"
+
+    graph = StateGraph(Log).add_node("a", idle).add_node("b", lambda _: went_on.append("b")).add_edge("b", END)
+    graph.add_edge(START, "a").add_conditional_edges("a", stubborn, ["b"])
     run = asyncio.create_task(graph.compile().invoke({}))
     await begun.wait()
     run.cancel()

@@ -20,7 +20,7 @@ import time
 import types
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agentgraph import events
 from agentgraph._engine.checks import handler_arity
@@ -120,6 +120,8 @@ async def attempt(
     """
     shared = graph.shared
     retry = spec.retry
+    host = cast("asyncio.Task[Any]", asyncio.current_task())
+    cancelling = host.cancelling()
     number = 1
     while True:
         pulse = Pulse(shared.loop, spec.idle_timeout) if spec.idle_timeout is not None else None
@@ -151,6 +153,8 @@ async def attempt(
             await shared.sink.put(events.NodeFinished(step=step, error=told), path)
         if failure is None:
             return result
+        if host.cancelling() > cancelling:
+            raise failure  # what the node made of its cancellation: nothing is tried again, nobody is asked
         left_behind = isinstance(failure, NodeTimeoutError) and failure.thread_runs
         if retry is not None and number < retry.attempts and not left_behind and retry.wants(failure):
             await asyncio.sleep(retry.wait(number, random.random()))  # noqa: S311  # spreads retries, keeps no secret
@@ -201,7 +205,7 @@ async def _once(spec: NodeSpec, state: Any, run: RunContext[Any], pulse: Pulse |
             if pulse is not None:
                 pulse.start(idle)
             try:
-                result = await truthful(_call(spec, state, run, thread))
+                result = await _call(spec, state, run, thread)
             finally:
                 if pulse is not None:
                     pulse.stop()
@@ -297,7 +301,8 @@ class Debug:
     """What debug mode looks at: changes of shared values in place, and nodes that keep the loop from turning."""
 
     def __init__(self) -> None:
-        self._running: list[str] = []
+        self._running: list[list[str]] = []
+        """For each node at work: its name, and the names of all that have worked beside it."""
 
     async def watch(self, spec: NodeSpec, state: Any, work: Awaitable[Any]) -> Any:
         """Await `work` and return its result. Raises `InPlaceChangeError`; tells of blocking in the log."""
@@ -305,15 +310,16 @@ class Debug:
             before = Footprint(as_mapping(state))
         except AgentGraphError:
             before = None  # a Send's own value
-        self._running.append(spec.name)
-        suspects = list(self._running)
+        suspects = [spec.name, *(beside[0] for beside in self._running)]
+        for beside in self._running:
+            beside.append(spec.name)
+        self._running.append(suspects)
         try:
             result = await (work if spec.is_graph or not spec.is_async else _Timed(work, spec.name))
         finally:
-            suspects = list(dict.fromkeys([*suspects, *self._running]))
-            self._running.remove(spec.name)
+            self._running = [beside for beside in self._running if beside is not suspects]
         if before is not None and (keys := before.changed()):
-            raise InPlaceChangeError(suspects if len(suspects) > 1 else [spec.name], keys[0])
+            raise InPlaceChangeError(list(dict.fromkeys(suspects)), keys[0])
         return result
 
 

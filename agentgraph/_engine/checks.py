@@ -66,6 +66,8 @@ def _node(spec: NodeSpec, names: list[str], schema: Schema) -> list[str]:
             f"{where}: a node is a function, a compiled graph or an object with __call__(state, run); "
             f"found {spec.fn!r:.80}" + ("; call compile() on it first" if hasattr(spec.fn, "compile") else "")
         )
+    elif inspect.isclass(spec.fn) and any("__call__" in vars(c) for c in spec.fn.__mro__):
+        faults.append(f"{where}: {spec.fn.__name__} is a class; write {spec.fn.__name__}()")
     elif not spec.is_graph and positional(spec.fn) == -1:
         faults.append(f"{where}: its function must be callable as (state) or (state, run)")
     for name, value in (("timeout", spec.timeout), ("idle_timeout", spec.idle_timeout)):

@@ -39,16 +39,16 @@ class NodeSpec:
         self.name = name
         self.fn = fn
         self.wait = wait
-        self.ends = (ends,) if isinstance(ends, str) else ends
+        self.ends = None if ends is None else (ends,) if isinstance(ends, str) else tuple(ends)
         self.timeout = timeout
         self.idle_timeout = idle_timeout
         self.retry = retry
         self.on_error = on_error
-        self.input = input
-        self.output = output
+        self.input = None if input is None else dict(input)
+        self.output = None if output is None else dict(output)
         self.is_graph = isinstance(getattr(fn, "plan", None), Plan)
         mapped = self.is_graph and (input is not None or output is not None)
-        self.call: Any = functools.partial(fn, input=input, output=output) if mapped else fn
+        self.call: Any = functools.partial(fn, input=self.input, output=self.output) if mapped else fn
         self.is_async = self.is_graph or is_async(fn)
         self.wants_run = self.is_graph or (callable(fn) and positional(fn) != 1)
         self.plain = self.is_async and not (timeout or idle_timeout or retry or on_error or self.is_graph)

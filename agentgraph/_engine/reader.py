@@ -5,17 +5,19 @@ The rules:
 - A full buffer holds the emitter, in a task or in a worker thread; they enter in the order in which they came.
 - A closed buffer takes everything and keeps nothing: a run that is being ended must not wait for its reader. It
   still lets the loop turn, or a branch that emits without end would never hear of its cancellation.
-- The stream owns the run's task: leaving the block cancels it and waits for its end. Where nobody can wait (the
-  stream was dropped) it is cancelled all the same, and ends by itself.
+- The stream owns the run's task: leaving the block cancels it, once, and waits for its end. Where nobody can wait
+  (the stream was dropped) it is cancelled all the same, and ends by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 _force = msgspec.structs.force_setattr
 
-_ended: set[asyncio.Task[Any]] = set()
+_under_way: set[asyncio.Task[Any]] = set()
 """Runs under way: the loop itself holds a task that waits only weakly."""
 
 
@@ -124,6 +126,11 @@ class EventBuffer:
             self._waiting.popleft()[1]()
         self._wake()
 
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._closed
+
     def _wake(self) -> None:
         if self._getter is not None and not self._getter.done():
             self._getter.set_result(None)
@@ -172,9 +179,9 @@ class RunStream(Generic[R]):
         if self._task is not None:
             raise RuntimeError("this stream has been entered before; call stream() again for another run")
         buffer = self._buffer = EventBuffer(self._run_id, self._limit)
-        self._task = asyncio.create_task(_produce(self._start(buffer), buffer), name=f"agentgraph run {self._run_id}")
-        _ended.add(self._task)
-        self._task.add_done_callback(_ended.discard)
+        self._task = asyncio.create_task(self._start(buffer), name=f"agentgraph run {self._run_id}")
+        _under_way.add(self._task)
+        self._task.add_done_callback(functools.partial(_ended, buffer))  # also where it was cancelled before it began
         return self
 
     def __aiter__(self) -> RunStream[R]:
@@ -213,57 +220,50 @@ class RunStream(Generic[R]):
                 await asyncio.wait((task,))
             except asyncio.CancelledError as error:  # we still owe the wait; raised below
                 cancelled = error
-        if not task.cancelled():
-            task.exception()  # looked at: the reader has left
         if cancelled is not None:
             raise cancelled
 
     def _abandon(self) -> asyncio.Task[R] | None:
         if self._buffer is None or self._task is None:
             return None
-        self._buffer.close()
-        if not self._task.done():
+        if not self._buffer.closed:  # once: a second cancel would break into the clean-up of nodes
+            self._buffer.close()
             self._task.cancel()
         return self._task
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is GeneratorExit:
-            self._drop()  # the reader's coroutine is being closed: it may not await any more
+        if kind is GeneratorExit and not _in_async_generator(inspect.currentframe()):
+            self._abandon()  # the reader's coroutine is being closed: it may not await any more
             return
         await self.aclose()
 
-    def _drop(self) -> None:
-        task = self._abandon()
-        if task is not None:
-            task.add_done_callback(_look_at)
-
     def __del__(self) -> None:
         task = self._task
-        if task is None or self._buffer is None or task.done():
+        if task is None or self._buffer is None or self._buffer.closed or task.done():
             return
         loop = task.get_loop()
         if not loop.is_closed():
-            loop.call_soon_threadsafe(_end, task, self._buffer)
+            loop.call_soon_threadsafe(_drop, task, self._buffer)
 
     def __repr__(self) -> str:
         return f"<RunStream {self._run_id} {self._buffer!r}>"
 
 
-def _end(task: asyncio.Task[Any], buffer: EventBuffer) -> None:
+def _drop(task: asyncio.Task[Any], buffer: EventBuffer) -> None:
     buffer.close()
-    task.add_done_callback(_look_at)
     task.cancel()
 
 
-def _look_at(task: asyncio.Task[Any]) -> None:
+def _ended(buffer: EventBuffer, task: asyncio.Task[Any]) -> None:
+    _under_way.discard(task)
+    buffer.finish()
     if not task.cancelled():
-        task.exception()
+        task.exception()  # asyncio tells of errors that nobody has looked at, and a reader may leave before this one
 
 
-async def _produce(run: Coroutine[Any, Any, R], buffer: EventBuffer) -> R:
-    try:
-        return await run
-    finally:
-        buffer.finish()
+def _in_async_generator(frame: FrameType | None) -> bool:
+    """Whether the block that is being left stands in an async generator, whose `aclose()` may await."""
+    block = frame.f_back if frame is not None else None
+    return block is not None and bool(block.f_code.co_flags & inspect.CO_ASYNC_GENERATOR)

@@ -23,7 +23,7 @@ from agentgraph import events
 from agentgraph._engine.attempt import Debug, StrayCancelError, attempt, check_stray, truthful
 from agentgraph._engine.frontier import Frontier
 from agentgraph._engine.plan import Plan, RouterSpec, bits
-from agentgraph._engine.state import Outcome, merge, read, targets_of
+from agentgraph._engine.state import Outcome, merge, read, several, targets_of
 from agentgraph.config import RunConfig
 from agentgraph.context import CancellationToken, EventSink, Interrupt, Interrupted, RunContext, Shared
 from agentgraph.errors import (
@@ -223,7 +223,7 @@ class GraphRun:
 
         async def branch(k: int, task: Task) -> Any:
             try:
-                return await self._attempt(task)
+                return await truthful(self._attempt(task))
             except Interrupted as question:  # the siblings go on
                 asked[k] = question.interrupts
 
@@ -258,12 +258,19 @@ class GraphRun:
         raise first
 
     def _fail(self, error: BaseException, number: int) -> None:
-        """Note where the error came up. A `CancelledError` that nobody asked for is raised as an error here."""
+        """Note where the error came up.
+
+        Where the run was cancelled that is raised here, whatever a node made of it; and a `CancelledError` that
+        nobody asked for is raised as the error that it is.
+        """
         shared = self.shared
         note = RunNote.at(self.paths[number], self.step, shared.config.thread_id, shared.run_id)
+        cancelled = self._host.cancelling() > self._host_cancelling
         if not isinstance(error, asyncio.CancelledError):
             note_once(error, note)
-        elif self._host.cancelling() <= self._host_cancelling:
+            if cancelled and isinstance(error, Exception):
+                raise asyncio.CancelledError from error
+        elif not cancelled:
             try:
                 check_stray(error, "/".join(self.paths[number]))
             except StrayCancelError as stray:
@@ -302,6 +309,8 @@ class GraphRun:
         self.state = new
         if self.records:
             self.records.clear()
+        if self.parent is not None:
+            self.parent.heartbeat()  # a graph whose steps end is not idle
 
     async def _tell_updates(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         sink = cast("EventSink", self.shared.sink)
@@ -364,13 +373,8 @@ class GraphRun:
                 return hit, ()
             if inspect.isawaitable(answer):
                 answer = await answer
-            if isinstance(answer, (list, tuple)):
-                answers = cast("Sequence[Any]", answer)
-            elif isinstance(answer, (set, frozenset)):
-                answers = sorted(cast("set[Any]", answer), key=str)  # a set has no order of its own
-            else:
-                answers = (answer,)
-            hit, sends, bad = targets_of(plan.index, answers, router.mapping, router.targets)
+                self._check_cancelled()
+            hit, sends, bad = targets_of(plan.index, several(answer), router.mapping, router.targets)
             if bad:
                 allowed = router.mapping or router.targets or plan.names
                 names = [str(a) for a in dict.fromkeys((*allowed, END))]

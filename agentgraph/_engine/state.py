@@ -6,7 +6,7 @@ into: a fresh copy for each step, so that a step is merged as a whole or not at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -47,12 +47,21 @@ def read(result: Any, node: str) -> Outcome:
         updates = () if update is None else (update,)
         if goto is None:
             return Outcome(updates, None)
-        return Outcome(updates, (goto,) if isinstance(goto, (str, Send)) else tuple(goto))
+        return Outcome(updates, (goto,) if isinstance(goto, (str, Send)) else several(goto))
     raise UpdateError(
         f"node {node!r} returned {type(result).__name__}: {result!r:.80}; "
         f"a node returns a dict of state keys to change, a Command, or None",
         node=node,
     )
+
+
+def several(answer: Any) -> tuple[Any, ...]:
+    """The names and Sends that a router or a goto gave, in a fixed order: one that is neither list nor set is one."""
+    if isinstance(answer, (list, tuple)):
+        return tuple(cast("Sequence[Any]", answer))
+    if isinstance(answer, (set, frozenset)):
+        return tuple(sorted(cast("set[Any]", answer), key=str))  # a set has no order of its own
+    return (answer,)
 
 
 def merge(

@@ -17,7 +17,7 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Protocol, TypeVar, cast
 
 import httpx
@@ -247,41 +247,16 @@ class HttpClient:
         call = _Call(self.where, self.limits)
         while True:
             assembler = new_assembler()
-            kind, since = "first_chunk_timeout", _now()
+            began = _now()
             try:
-                async with self._response(call, url, headers, body, kind) as response:
-                    if _is_one_piece(response):
-                        for delta in assembler.whole(await call.bounded(response.aread())):
-                            call.emitted = True
-                            yield delta
-                        return
-                    chunks = response.aiter_bytes()
-                    try:
-                        while not assembler.done:
-                            try:
-                                chunk = await call.bounded(anext(chunks, None), kind, since)
-                            except ModelError as error:
-                                if assembler.finished:
-                                    break  # the answer is whole: only usage or the end mark got lost
-                                if isinstance(error, ConnectionFailedError):
-                                    raise StreamCutError(f"{error}, in mid-stream") from error
-                                raise
-                            if chunk is None:
-                                break
-                            kind, since = "stall_timeout", None
-                            for delta in assembler.feed(chunk):
-                                call.emitted = True
-                                yield delta
-                        for delta in assembler.finish():
-                            call.emitted = True
-                            yield delta
-                        # the response's end is awaited, so that the connection can be used again; but not for long
-                        await _run_out(chunks)
-                    finally:
-                        # an iterator of httpx that is dropped half-way closes itself later, in a task of its own
-                        await response.aclose()
-                        await _run_out(chunks)
-                    return
+                async with (
+                    self._response(call, url, headers, body, "first_chunk_timeout") as response,
+                    aclosing(_deltas(call, response, assembler, began)) as deltas,
+                ):
+                    async for delta in deltas:
+                        call.emitted = True
+                        yield delta
+                return
             except ModelError as error:
                 error.partial = assembler.partial
                 wait = call.wait_after(error)
@@ -361,7 +336,47 @@ async def _close_with_loop(client: httpx.AsyncClient) -> AsyncGenerator[None, No
         await client.aclose()
 
 
+async def _deltas(
+    call: _Call, response: httpx.Response, assembler: Assembler, began: float
+) -> AsyncGenerator[Delta, None]:
+    if _is_one_piece(response):
+        for delta in assembler.whole(await call.bounded(response.aread())):
+            yield delta
+        return
+    async with aclosing(_chunks(call, response, began)) as chunks:
+        try:
+            async for chunk in chunks:
+                for delta in assembler.feed(chunk):
+                    yield delta
+                if assembler.done:
+                    break
+        except (ModelTimeoutError, StreamCutError):
+            if not assembler.finished:
+                raise
+            # the answer is whole: only usage or the end mark got lost
+        for delta in assembler.finish():
+            yield delta
+        # to the response's end, so that the connection can be used again
+        await _run_out(chunks)
+
+
+async def _chunks(call: _Call, response: httpx.Response, began: float) -> AsyncGenerator[bytes, None]:
+    chunks = response.aiter_bytes()
+    try:
+        chunk = await call.bounded(anext(chunks, None), "first_chunk_timeout", began)
+        while chunk is not None:
+            yield chunk
+            chunk = await call.bounded(anext(chunks, None), "stall_timeout")
+    except ConnectionFailedError as error:
+        raise StreamCutError(f"{error}, in mid-stream") from error
+    finally:
+        # an iterator of httpx that is dropped half-way closes itself later, in a task of its own: this one ends here
+        await response.aclose()
+        await _run_out(chunks)
+
+
 async def _run_out(chunks: AsyncIterator[bytes]) -> None:
+    """Read what is left, but not for long."""
     try:
         async with asyncio.timeout(_RUN_OUT_SECONDS):
             async for _ in chunks:

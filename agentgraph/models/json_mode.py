@@ -216,13 +216,12 @@ def _message(message: AssistantMessage, new_call_id: Callable[[], str]) -> Assis
     """The model's JSON reply as an ordinary message: text, or tool calls.
 
     A reply that is no such JSON (a server that does not enforce the schema) stands as text; one that the
-    output limit cut keeps the text of its answer, and has no calls.
+    output limit cut keeps the text of its answer, and has no calls. The same call said again is not made again:
+    a small model repeats itself until it is stopped.
     """
     value = _json_in(message.text)
-    calls = [
-        ToolCall(new_call_id(), sound(name), sound(json.dumps(arguments, ensure_ascii=False)))
-        for name, arguments in _calls_in(value)
-    ]
+    told = dict.fromkeys((name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in _calls_in(value))
+    calls = [ToolCall(new_call_id(), sound(name), sound(arguments)) for name, arguments in told]
     if not calls:
         return msgspec.structs.replace(message, text=sound(_answer_in(value, message.text)))
     finish = "tool_calls" if message.finish_reason in ("stop", None) else message.finish_reason

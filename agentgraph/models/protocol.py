@@ -79,8 +79,8 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
 class Delta(msgspec.Struct, frozen=True):
     """A piece of a streamed answer. The last one of a stream has `response`, and no other has.
 
-    A piece of a tool call has `index` (which call, from 0, in order of arrival); its first piece has `call_id`
-    and `name` too.
+    A piece of a tool call has `index` (which call; the answer has them in this order); its first piece has
+    `call_id` and `name` too.
     """
 
     text: str = ""
@@ -95,7 +95,11 @@ class Delta(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class ChatModel(Protocol):
-    """A client of one model. Safe to share between tasks and runs."""
+    """A client of one model. Safe to share between tasks and runs.
+
+    One that sends a request's `output_schema` as such has a true `native_output_schema`; for others it is put in
+    the prompt.
+    """
 
     @property
     def name(self) -> str:

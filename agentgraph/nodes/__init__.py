@@ -2,7 +2,7 @@
 
 from agentgraph.nodes.agent import AgentResult, ReactAgent
 from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
-from agentgraph.nodes.llm_node import LlmNode, ModelCall, ModelInterceptor
+from agentgraph.nodes.llm_node import LlmNode, LlmRequest, ModelCall, ModelInterceptor
 from agentgraph.nodes.output import OutputError
 from agentgraph.nodes.template import TemplateError, TemplateRenderer
 from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, tool
@@ -14,6 +14,7 @@ __all__ = [
     "CallUpdates",
     "ErrorProcessor",
     "LlmNode",
+    "LlmRequest",
     "ModelCall",
     "ModelInterceptor",
     "OutputError",

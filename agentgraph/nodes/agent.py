@@ -84,6 +84,8 @@ class ReactAgent:
     ) -> None:
         if not name:
             raise ConfigError("an agent needs a name that is not empty")
+        if output_key == "messages":
+            raise ConfigError("output_key: 'messages' is the conversation, where the answer stands anyway")
         self.name = name
         self.tools = tuple(as_tool(t) for t in tools)
         self.output_key = output_key

@@ -7,7 +7,16 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from agentgraph.messages import AssistantMessage, Message, ToolCall, ToolResponse, ToolResponseMessage
+from agentgraph.messages import (
+    AssistantMessage,
+    Message,
+    Part,
+    TextPart,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    UserMessage,
+)
 from agentgraph.models.assemble import sound
 from agentgraph.nodes.tool import NO_OUTPUT
 
@@ -60,9 +69,12 @@ class _Paired:
     def __init__(self) -> None:
         self.responses: set[tuple[int, int]] = set()
         self.homes: set[int] = set()
+        self.whole: set[int] = set()
 
     def left_out(self, place: int, message: ToolResponseMessage) -> list[str]:
         """A sentence for each answer of this message that no call took: those before it have had their turn."""
+        if place in self.whole:
+            return []
         if not message.responses:
             return [f"left out message {message.id!r}, which answers nothing"]
         left = [r for k, r in enumerate(message.responses) if (place, k) not in self.responses]
@@ -78,6 +90,10 @@ def _answers(
     told: list[str],
 ) -> ToolResponseMessage:
     """The answers to this message's calls, one each, in call order. `calls` are the same calls, repaired."""
+    following = messages[place + 1] if place + 1 < len(messages) else None
+    if isinstance(following, ToolResponseMessage) and _fits(following.responses, calls):
+        paired.whole.add(place + 1)
+        return following
     before = len(told)
     waiting: dict[str, list[int]] = {}
     for k, call in enumerate(message.tool_calls):
@@ -93,7 +109,7 @@ def _answers(
                 waiting.pop(call.id, None)
         elif isinstance(other, ToolResponseMessage):
             for k, response in enumerate(other.responses):
-                if response.id not in waiting or (later, k) in paired.responses:
+                if response.id not in waiting:
                     continue
                 asked = waiting[response.id]
                 found[asked.pop(0)] = response
@@ -112,9 +128,19 @@ def _answers(
             made = msgspec.structs.replace(made, responses=responses)
     if found and home != place + 1:
         told.append(f"brought the answers to message {message.id!r} to directly after it")
-    elif len(told) == before and made is not messages[place + 1]:
+    elif len(told) == before:
         told.append(f"made the answers to message {message.id!r} fit its calls")
     return made
+
+
+def _fits(responses: list[ToolResponse], calls: list[ToolCall]) -> bool:
+    """Whether these are the answers to the calls, as they should be: the usual, and quick to see."""
+    if len(responses) != len(calls):
+        return False
+    for response, call in zip(responses, calls, strict=True):
+        if response.id != call.id or response.name != call.name or not response.content:
+            return False
+    return True
 
 
 def _response(call: ToolCall, response: ToolResponse | None, told: list[str]) -> ToolResponse:
@@ -157,24 +183,30 @@ def _is_object(text: str) -> bool:
 
 def sound_message(message: M) -> M:
     """The message without halves of surrogate pairs in its text; itself where it has none."""
-    return message if all(map(_is_sound, _texts(message))) else _mended(message)
+    return message if _reads_sound(message) else _mended(message)
 
 
-def _texts(message: Message) -> list[str]:
-    """What of a message a model gets to read."""
-    if isinstance(message, AssistantMessage):
-        calls = [text for call in message.tool_calls for text in (call.name, call.arguments)]
-        return [message.text, *calls, *(part.text for part in message.reasoning)]
+def _reads_sound(message: Message) -> bool:
+    """Whether all that a model gets to read of it is sound."""
+    if isinstance(message, UserMessage):
+        return _is_sound(message.content)
     if isinstance(message, ToolResponseMessage):
-        return [response.text for response in message.responses]
-    return [message.text]
+        return all(_is_sound(response.content) for response in message.responses)
+    if not _is_sound(message.text):
+        return False
+    if not isinstance(message, AssistantMessage):
+        return True
+    calls = [_is_sound(call.arguments) and _is_sound(call.name) for call in message.tool_calls]
+    return all(calls) and all(_is_sound(part.text) for part in message.reasoning)
 
 
-def _is_sound(text: str) -> bool:
-    if text.isascii():
+def _is_sound(content: str | list[Part]) -> bool:
+    if not isinstance(content, str):
+        return all(_is_sound(part.text) for part in content if isinstance(part, TextPart))
+    if content.isascii():
         return True
     try:
-        text.encode()
+        content.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -40,10 +40,10 @@ log = logging.getLogger("agentgraph")
 
 
 class LlmRequest(ModelRequest, frozen=True, kw_only=True):
-    """What a node's interceptors get: a model's request, and tools that the model need not know of yet."""
+    """What a node's interceptors get: a model's request, to which they may add tools of their own."""
 
     dynamic_tools: Sequence[Tool] = ()
-    """Further tools for this call. What calls of them there are, the run's tool node can answer."""
+    """Further tools, told to the model and to the run's tool node. Where a name is taken, that tool stays."""
 
 
 ModelCall = Callable[[ModelRequest], Awaitable[ModelResponse]]
@@ -106,7 +106,6 @@ class LlmNode:
         self.streams = stream
         self._on_error = on_error
         self._log = log
-        self._specs = [t.spec for t in self.tools]
 
     async def __call__(self, state: Any, run: RunContext[Any]) -> Mapping[str, Any]:
         """Ask once. Raises `InputError` where there is nothing to ask, `ModelError` where the call failed."""
@@ -197,9 +196,9 @@ class LlmNode:
         return LlmRequest(
             messages=spoken,
             system=system,
-            tools=_offered(self._specs, run.scratch.get("tools", {}).values()),
+            tools=_offered([t.spec for t in self.tools], run.scratch.get("tools", {}).values()),
             output_schema=self.output.schema if native and self.output is not None else None,
-            options=self.options,
+            options=self.options.copy(),
             context={**run.config.metadata, **given},
             message_id=new_id(),
         )
@@ -316,8 +315,7 @@ class _Asking:
 def _offered(specs: list[ToolSpec], tools: Iterable[Tool]) -> list[ToolSpec]:
     """The tools that a model is told of: these, and further ones whose names are free."""
     names = {s.name for s in specs}
-    added = [t.spec for t in tools if t.name not in names]
-    return [*specs, *added] if added else specs
+    return [*specs, *(t.spec for t in tools if t.name not in names)]
 
 
 def _last_spoken(messages: Sequence[Message]) -> int:

@@ -30,8 +30,11 @@ class OutputFormat:
 
     @classmethod
     def of(cls, output_type: Any, output_schema: Mapping[str, Any] | None) -> OutputFormat | None:
-        """The format for either of them, None for neither. Raises `ConfigError` for both, or a type without schema."""
-        if output_type is None:
+        """The format for either of them, None for neither, or for `str`: that is what an answer is anyway.
+
+        Raises `ConfigError` for both, or a type without schema.
+        """
+        if output_type is None or (output_type is str and output_schema is None):
             return None if output_schema is None else cls(dict(output_schema), msgspec.json.Decoder())
         if output_schema is not None:
             raise ConfigError("give output_type or output_schema, not both")

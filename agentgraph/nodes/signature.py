@@ -151,7 +151,7 @@ class Signature:
             if missing:
                 raise ArgumentsError(f"invalid arguments for tool {self._tool!r}: {listed(missing)} missing")
         try:
-            struct = msgspec.convert(values, self._struct, strict=False, str_keys=True)
+            struct = msgspec.convert(values, self._struct, strict=False)
         except msgspec.ValidationError as error:
             raise ArgumentsError(f"invalid arguments for tool {self._tool!r}: {error}") from error
         keywords = {name: getattr(struct, name) for name in values}

@@ -28,6 +28,7 @@ from agentgraph.messages import AssistantMessage, ToolCall, ToolResponse, ToolRe
 from agentgraph.node import Updates, as_mapping
 from agentgraph.nodes.chain import compose
 from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
+from agentgraph.nodes.deadlines import Deadlines
 from agentgraph.nodes.signature import ArgumentsError
 from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, as_tool, content_of
 from agentgraph.tasks import run_all
@@ -38,7 +39,7 @@ __all__ = ["ErrorProcessor", "ToolHandler", "ToolInterceptor", "ToolNode", "Tool
 log = logging.getLogger("agentgraph")
 
 
-class ToolRequest(msgspec.Struct, frozen=True):
+class ToolRequest(msgspec.Struct, frozen=True, gc=False):
     """One call on its way to its tool. Immutable: change it by `msgspec.structs.replace`."""
 
     call: ToolCall
@@ -53,7 +54,10 @@ class ToolRequest(msgspec.Struct, frozen=True):
 ToolHandler = Callable[[ToolRequest], Awaitable[ToolResponse]]
 
 ToolInterceptor = Callable[[ToolRequest, ToolHandler], Awaitable[ToolResponse]]
-"""`async def (request, call) -> response`: may change the request, answer itself, or call on several times."""
+"""`async def (request, call) -> response`: may change the request, answer itself, or call on several times.
+
+One after the other: what the last attempt wrote to the state is what is kept.
+"""
 
 ToolResolver = Callable[[str], Any]
 """`(name) -> Tool | None`, sync or async: finds tools that neither the node nor the run has."""
@@ -119,7 +123,10 @@ class ToolNode:
         if not to_run:
             return Updates()
         batch = _Batch(self, asked, state, run)
-        await batch.run(to_run, responses)
+        try:
+            await batch.run(to_run, responses)
+        finally:
+            batch.deadlines.close()
         if batch.questions:
             raise Interrupted(tuple(q for i in sorted(batch.questions) for q in batch.questions[i]))
         metadata = dict(answered.metadata) if answered is not None else {}
@@ -204,7 +211,7 @@ class _Batch:
         self._tools: dict[int, Tool | None] = {}
         self._outcomes: dict[int, str] = {}
         self._fatal: list[BaseException] = []
-        self._deadlines = _Deadlines()
+        self.deadlines = Deadlines()
         self._task = _current_task()
         self._cancelling = self._task.cancelling()
         self._broken = False
@@ -219,14 +226,21 @@ class _Batch:
             return
         permits = asyncio.Semaphore(most) if len(indexes) > most else None
 
+        async def beside(index: int) -> ToolResponse | None:
+            try:
+                return await self._one(index)
+            except BaseException:
+                self._broken = True
+                raise
+
         async def permitted(index: int, permits: asyncio.Semaphore) -> ToolResponse | None:
             async with permits:
                 if self._broken:  # the failing call's permit comes here before its cancellation does
                     raise asyncio.CancelledError
-                return await self._one(index)
+                return await beside(index)
 
         def start(k: int) -> Coroutine[Any, Any, ToolResponse | None]:
-            return self._one(indexes[k]) if permits is None else permitted(indexes[k], permits)
+            return beside(indexes[k]) if permits is None else permitted(indexes[k], permits)
 
         tasks = await run_all(len(indexes), start)
         errors = [e for t in tasks if not t.cancelled() and (e := t.exception()) is not None]
@@ -240,25 +254,7 @@ class _Batch:
 
     async def _one(self, index: int) -> ToolResponse | None:
         """One call, from its permit to its answer; None where it asks something."""
-        try:
-            return await self._answered(index)
-        except BaseException:
-            self._broken = True
-            raise
-
-    def _stopped(self, cancelling: int) -> bool:
-        """Whether this call has to end: the run was cancelled, or another call has failed it.
-
-        The call's own task alone does not tell: before Python 3.13 it looks cancelled for good once a TaskGroup in
-        it has failed.
-        """
-        if self._task.cancelling() > self._cancelling:
-            return True
-        return self._broken and _current_task().cancelling() > cancelling
-
-    async def _answered(self, index: int) -> ToolResponse | None:
         node, run, call = self._node, self._run, self._calls[index]
-        cancelling = _current_task().cancelling()
         began: float | None = None
         if run.has_reader:
             began = asyncio.get_running_loop().time()
@@ -278,7 +274,7 @@ class _Batch:
                 raise
             questions = [q for leaf in _leaves(asked) for q in cast("Interrupted", leaf).interrupts]
             self.questions[index] = tuple(questions)
-        if self._stopped(cancelling):  # also where an interceptor has swallowed it
+        if self._stopped(0):  # also where an interceptor has swallowed it
             raise asyncio.CancelledError from failure
         if failure is not None and any(failure is f for f in self._fatal):
             raise failure
@@ -294,6 +290,16 @@ class _Batch:
         if began is not None or node.log:
             await self._tell(index, response, began)
         return response
+
+    def _stopped(self, cancelling: int) -> bool:
+        """Whether this call has to end: the run was cancelled, or another call has failed it.
+
+        The call's own task alone does not tell: before Python 3.13 it looks cancelled for good once a TaskGroup in
+        it has failed.
+        """
+        if self._task.cancelling() > self._cancelling:
+            return True
+        return self._broken and _current_task().cancelling() > cancelling
 
     async def _tell(self, index: int, response: ToolResponse, began: float | None) -> None:
         outcome = self._outcomes.get(index, "error") if response.is_error else "ok"
@@ -344,9 +350,6 @@ class _Batch:
         except Exception as error:
             updates.discard()
             response = await self._failed(error, call, index)
-        except BaseException:
-            updates.discard()
-            raise
         finally:
             if context is not None:
                 context.end()
@@ -365,7 +368,7 @@ class _Batch:
         task = _current_task()
         cancelling = task.cancelling()
         thread = None if tool.is_async else ThreadCall()
-        deadline = None if limit is None else self._deadlines.start(limit, task, context)
+        deadline = None if limit is None else self.deadlines.start(limit, task, context)
         failure: BaseException | None = None
         value: Any = None
         try:
@@ -379,18 +382,19 @@ class _Batch:
             failure = error
         late = False
         if deadline is not None:
-            self._deadlines.stop(deadline)
+            self.deadlines.stop(deadline)
             if late := deadline.expired:
                 task.uncancel()
         if isinstance(failure, (KeyboardInterrupt, SystemExit)):
             raise failure
         cancelled = isinstance(failure, asyncio.CancelledError)
-        if self._stopped(cancelling) or (cancelled and task.cancelling() > cancelling):  # the latter: an interceptor's
+        stopped = self._stopped(cancelling)
+        if late and not stopped:
+            raise _TimedOut(thread_runs=thread is not None and thread.running) from failure
+        if stopped or (cancelled and task.cancelling() > cancelling):  # the latter: by an interceptor
             if context is not None:
                 context.end(cancel="it was cancelled")
             raise asyncio.CancelledError from failure
-        if late:
-            raise _TimedOut(thread_runs=thread is not None and thread.running) from failure
         if cancelled:
             text = f"CancelledError, though nothing had cancelled it; {failure}"
             raise _StrayCancelError(text.rstrip("; ")) from failure
@@ -450,66 +454,6 @@ class _TimedOut(BaseException):
     def __init__(self, *, thread_runs: bool) -> None:
         super().__init__()
         self.thread_runs = thread_runs
-
-
-class _Deadline:
-    """When a call has to end: first its token is cancelled, then its task.
-
-    `asyncio.timeout` does not do: the tool must find its token cancelled when it sees its `CancelledError`.
-    """
-
-    __slots__ = ("_context", "_limit", "_task", "expired", "when")
-
-    def __init__(self, limit: float, when: float, task: asyncio.Task[Any], context: ToolContext | None) -> None:
-        self._limit = limit
-        self._task = task
-        self._context = context
-        self.when = when
-        self.expired = False
-
-    def expire(self) -> None:
-        self.expired = True
-        if self._context is not None:
-            self._context.end(cancel=f"it timed out after {self._limit:g} s")
-        self._task.cancel()
-
-
-class _Deadlines:
-    """The deadlines of a message's calls, all on one timer: a timer each costs more than the rest of a call."""
-
-    __slots__ = ("_due", "_loop", "_timer")
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._due: set[_Deadline] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self, limit: float, task: asyncio.Task[Any], context: ToolContext | None) -> _Deadline:
-        made = _Deadline(limit, self._loop.time() + limit, task, context)
-        self._due.add(made)
-        if self._timer is None or made.when < self._timer.when():
-            self._set(made.when)
-        return made
-
-    def stop(self, deadline: _Deadline) -> None:
-        self._due.discard(deadline)
-        if not self._due and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _set(self, when: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        now = self._loop.time()
-        for deadline in [d for d in self._due if d.when <= now]:
-            self._due.discard(deadline)
-            deadline.expire()
-        if self._due:
-            self._set(min(d.when for d in self._due))
 
 
 def _bound(fn: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[str, Any]) -> Any:

@@ -51,6 +51,8 @@ def test_a_closed_list_keeps_what_it_has_and_a_discarded_one_nothing() -> None:
     closed.close()
     assert (closed.kept, discarded.kept) == (({"a": 1},), ())
     assert collector.updates() == [{"a": 1}]
+    closed.discard()
+    assert collector.updates() == []
 
 
 def test_nothing_of_an_open_list_is_told() -> None:
@@ -66,11 +68,10 @@ def test_opening_a_call_anew_discards_what_its_first_attempt_wrote() -> None:
     collector = ToolStateCollector()
     first = collector.open(0)
     first.write({"a": 1})
-    first.close()
     second = collector.open(0)
+    assert not first.write({"a": 3})
     second.write({"a": 2})
     second.close()
-    assert not first.write({"a": 3})
     assert collector.updates() == [{"a": 2}]
 
 

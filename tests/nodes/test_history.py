@@ -175,6 +175,13 @@ def test_equal_ids_pair_within_their_own_message_and_are_made_unique_in_call_and
     assert [(r.id, r.text) for r in found] == [("a", "1.0"), ("a_2", "1.1"), ("a_3", "2.0"), ("a_4", "2.1")]
 
 
+def test_an_answer_gets_the_name_of_its_call() -> None:
+    ask = AssistantMessage(tool_calls=[ToolCall("a", "look")])
+    repaired, told = repair([ask, ToolResponseMessage([ToolResponse("a", "", "found")], id="answers")])
+    assert repaired[1] == ToolResponseMessage([ToolResponse("a", "look", "found")], id="answers")
+    assert told == [f"made the answers to message {ask.id!r} fit its calls"]
+
+
 def test_an_unanswered_call_does_not_take_the_answer_of_a_later_one_with_its_id() -> None:
     first, second = (AssistantMessage(tool_calls=[ToolCall("a", "look")]) for _ in range(2))
     repaired, _ = repair([first, UserMessage("?"), second, ToolResponseMessage([ToolResponse("a", "look", "found")])])

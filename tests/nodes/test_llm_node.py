@@ -4,7 +4,8 @@ import asyncio
 import copy
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict
 
 import msgspec
 import pytest
@@ -28,7 +29,9 @@ from agentgraph.messages import (
     UserMessage,
 )
 from agentgraph.models import ChatModel, Delta, ModelError, ModelRequest, ModelResponse, StreamCutError
+from agentgraph.node import as_mapping
 from agentgraph.nodes import LlmNode, ModelCall, TemplateError, ToolNode, tool
+from agentgraph.nodes.history import NOT_FINISHED
 from agentgraph.strategies import Messages, Replace
 from agentgraph.testing import FunctionModel, ScriptedModel, with_clock
 
@@ -151,6 +154,34 @@ async def test_the_state_is_not_changed_in_place() -> None:
     assert broken == before
 
 
+class TypedState(TypedDict, total=False):
+    messages: Annotated[list[Message], Messages()]
+    topic: str
+
+
+@dataclass
+class DataState:
+    messages: Annotated[list[Message], Messages()]
+    topic: str = ""
+
+
+class StructState(msgspec.Struct):
+    messages: Annotated[list[Message], Messages()]
+    topic: str = ""
+
+
+@pytest.mark.parametrize("kind", [TypedState, DataState, StructState])
+async def test_any_kind_of_state_with_messages_will_do(kind: type[Any]) -> None:
+    graph = StateGraph[Any](kind)
+    model = ScriptedModel([AssistantMessage("ok", usage=Usage(1, 1))])
+    graph.add_node("llm", LlmNode(model, instruction="About {topic}"))
+    graph.add_edge(START, "llm").add_edge("llm", END)
+    result = await graph.compile().invoke({"messages": [UserMessage("go")], "topic": "lamps"})
+    assert texts(model.requests[0].messages) == ["go", "About lamps"]
+    assert texts(as_mapping(result.state)["messages"]) == ["go", "ok"]
+    assert result.usage == Usage(1, 1)
+
+
 # --- instructions ---
 
 
@@ -170,6 +201,14 @@ async def test_an_instruction_message_is_filled_in_only_once() -> None:
     graph.add_edge(START, "first").add_edge("first", "second").add_edge("second", END)
     result = await graph.compile().invoke({"messages": InstructionMessage("{topic}"), "topic": "{topic} lamps"})
     assert texts(result.state["messages"]) == ["{topic} lamps", "ok", "ok"]
+
+
+async def test_an_instruction_message_in_a_broken_conversation_is_filled_in_once_too() -> None:
+    broken = [InstructionMessage("{topic}"), AssistantMessage(tool_calls=[ToolCall("a", "look")])]
+    app = alone(LlmNode(FunctionModel(lambda _: "ok"), output_key="topic"))
+    first = (await app.invoke({"messages": broken, "topic": "{topic} lamps"})).state
+    second = (await app.invoke(first)).state
+    assert texts(second["messages"])[::2] == ["{topic} lamps", NOT_FINISHED, "ok"]
 
 
 async def test_a_nodes_instruction_belongs_to_each_request_and_does_not_pile_up() -> None:
@@ -269,6 +308,23 @@ async def test_an_interceptor_may_change_all_of_a_request() -> None:
         "required",
     )
     assert texts(result.state["messages"]) == ["go", "ok"]
+
+
+async def test_an_interceptor_that_changes_a_request_in_place_changes_no_other_call() -> None:
+    seen: list[Any] = []
+
+    async def careless(request: ModelRequest, call: ModelCall) -> ModelResponse:
+        seen.append((len(request.tools), dict(request.options), texts(request.messages)))
+        request.tools.clear()
+        request.messages.append(UserMessage("please"))
+        request.options["temperature"] = 1  # pyright: ignore[reportIndexIssue]
+        return await call(request)
+
+    async with ScriptedModel(["ok", "ok"]) as model:
+        app = alone(LlmNode(model, tools=[look], interceptors=[careless], options={"temperature": 0}))
+        for _ in range(2):
+            assert texts((await app.invoke({"input": "go"})).state["messages"]) == ["go", "ok"]
+    assert seen == [(1, {"temperature": 0}, ["go"])] * 2
 
 
 async def test_an_interceptor_may_hide_all_tools_by_the_options() -> None:
@@ -405,10 +461,11 @@ async def test_deltas_joined_by_message_id_are_the_final_message(answer: Any) ->
         assert "".join(d.arguments for d in mine) == call.arguments
 
 
-async def test_without_streaming_no_delta_is_told() -> None:
-    app = alone(LlmNode(ScriptedModel(["hello there"])))
-    async with app.stream({"input": "go"}, RunConfig(metadata={"stream": False})) as stream:
-        assert [e async for e in stream if isinstance(e, ModelDelta)] == []
+@pytest.mark.parametrize(("stream", "metadata"), [(True, {"stream": False}), (False, {}), (False, {"stream": True})])
+async def test_without_streaming_no_delta_is_told(stream: bool, metadata: dict[str, Any]) -> None:
+    app = alone(LlmNode(ScriptedModel(["hello there"]), stream=stream))
+    async with app.stream({"input": "go"}, RunConfig(metadata=metadata)) as events:
+        assert [e async for e in events if isinstance(e, ModelDelta)] == []
 
 
 async def test_a_piece_that_says_nothing_is_not_told_and_text_beside_the_whole_answer_is() -> None:

@@ -97,6 +97,13 @@ async def test_a_wrong_answer_goes_back_once_with_what_is_wrong_and_is_not_kept(
     assert (answered.text, reason in told.text) == (wrong, True)
 
 
+async def test_the_type_str_is_the_text_itself() -> None:
+    async with ScriptedModel(["plain text"]) as model:
+        result = await ReactAgent("reader", model, output_type=str).run("Who?")
+    assert result.output == "plain text"
+    assert [m.text for m in model.requests[0].messages] == ["Who?"]
+
+
 async def test_thousands_of_open_brackets_are_a_wrong_answer_like_any_other() -> None:
     assert await output_of(list[Any], "[" * 200_000, "[1]") == [1]
 

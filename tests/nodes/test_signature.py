@@ -336,14 +336,14 @@ def test_the_model_cannot_give_the_context() -> None:
 def test_two_contexts_are_refused() -> None:
     def f(a: ToolContext, b: ToolContext): ...
 
-    with pytest.raises(ConfigError, match="tool 'f', parameter 'b'"):
+    with pytest.raises(ConfigError, match="tool 'f', parameter 'b': one parameter takes the ToolContext"):
         Tool(f)
 
 
 def test_a_context_that_cannot_be_given_by_name_is_refused() -> None:
     def f(c: ToolContext, /): ...
 
-    with pytest.raises(ConfigError, match="tool 'f', parameter 'c'"):
+    with pytest.raises(ConfigError, match=r"tool 'f', parameter 'c': .* it is given by name"):
         Tool(f)
 
 
@@ -363,6 +363,30 @@ def test_a_type_local_to_a_function_is_found() -> None:
     )
     for made in names["make"]():
         assert properties(made) == {"mode": {"enum": ["fast", "slow"]}}
+
+
+def test_of_types_local_to_functions_the_nearest_is_meant() -> None:
+    names = loaded(
+        "from __future__ import annotations\n"
+        "from agentgraph.nodes import tool\n"
+        "def outer():\n"
+        "    Mode = Other = int\n"
+        "    def inner():\n"
+        "        Mode = str\n"
+        "        def f(a: Mode, b: Other): ...\n"
+        "        return tool(f)\n"
+        "    return inner()\n"
+    )
+    assert properties(names["outer"]()) == {"a": {"type": "string"}, "b": {"type": "integer"}}
+
+
+def test_a_function_of_the_same_name_in_another_module_is_not_asked_for_local_types() -> None:
+    first = loaded("from __future__ import annotations\ndef make():\n    def f(a: Mode): ...\n    return f\n")
+    second = loaded(
+        "from agentgraph.nodes import tool\ndef make(fn):\n    Mode = int\n    return tool(fn)\n", "another_module"
+    )
+    with pytest.raises(ConfigError, match="'Mode' cannot be resolved"):
+        second["make"](first["make"]())
 
 
 @pytest.mark.case("H11")
@@ -386,6 +410,19 @@ def test_a_type_defined_further_down_is_found() -> None:
         "    FAST = 'fast'\n"
     )
     assert properties(names["f"]) == {"a": {"enum": ["fast"]}}
+
+
+def test_a_type_that_is_still_to_come_when_the_node_is_made_is_told_then() -> None:
+    source = (
+        "from __future__ import annotations\n"
+        "from agentgraph.nodes import ToolNode, tool\n"
+        "@tool\n"
+        "def f(a: Mode): ...\n"
+        "ToolNode([f])\n"
+        "Mode = int\n"
+    )
+    with pytest.raises(ConfigError, match=r"tool 'f', parameter 'a': its type 'Mode' cannot be resolved"):
+        loaded(source)
 
 
 @pytest.mark.case("H11")
@@ -442,6 +479,10 @@ def test_methods_are_tools_without_their_self() -> None:
     assert made(**keywords(made, '{"item": "eggs"}'), context="c") == "3 eggs c"
 
 
+def twice(n: int) -> int:
+    return 2 * n
+
+
 @pytest.mark.case("H11")
 def test_a_decorated_method_is_a_tool_of_each_instance() -> None:
     class Shop:
@@ -453,6 +494,9 @@ def test_a_decorated_method_is_a_tool_of_each_instance() -> None:
             """Count an item."""
             return f"{self.stock} {item}"
 
+        double = tool(twice)
+
+    assert Shop(0).double(4) == 8
     one, two = Shop(1).count, Shop(2).count
     assert list(properties(one)) == ["item"]
     assert (one.timeout, two.description) == (3, "Count an item.")
@@ -643,6 +687,14 @@ def test_a_text_within_bounds_is_not_taken_for_a_container() -> None:
     assert keywords(Tool(f), '{"a": "[1, 2]"}') == {"a": "[1, 2]"}
 
 
+@pytest.mark.case("H14")
+def test_json_text_is_decoded_only_where_nothing_but_a_container_is_taken() -> None:
+    def f(point: Point | None, either: str | list[int], anything: Any): ...
+
+    text = json.dumps({"point": '{"x": 1}', "either": "[1]", "anything": "[1]"})
+    assert keywords(Tool(f), text) == {"point": Point(1), "either": "[1]", "anything": "[1]"}
+
+
 def test_arguments_become_the_types_of_the_parameters() -> None:
     def f(point: Point, color: Color, by_number: dict[int, str], data: bytes): ...
 
@@ -660,8 +712,10 @@ def test_arguments_become_the_types_of_the_parameters() -> None:
 )
 def test_surrogate_pairs_are_joined_and_lone_halves_replaced(arguments: str, text: str) -> None:
     def f(a: str): ...
+    def g(**kw: Any): ...
 
     assert keywords(Tool(f), arguments) == {"a": text}
+    assert keywords(Tool(g), '{"x": "\\ud83d", "\\ud83d": [1]}') == {"x": "�", "�": [1]}
 
 
 def test_line_breaks_inside_a_text_are_taken() -> None:

@@ -33,6 +33,7 @@ from agentgraph.nodes.template import escape, render, values_for
         ('{"who": {name}}', '{"who": Ada}'),
         ('{{"a": {{"b": 1}}}} for {name}', '{"a": {"b": 1}} for Ada'),
         ('{"a": {"b": {"c": {}}}}', '{"a": {"b": {"c": {}}}}'),
+        ("{ {{x}} }}", "{ {x} }}"),
         ("} and {", "} and {"),
         ("{}", "{}"),
         ("a }} b", "a } b"),

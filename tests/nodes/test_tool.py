@@ -469,14 +469,19 @@ async def test_a_thread_reports_its_progress_and_blocks_until_it_is_taken() -> N
 async def test_a_tool_asks_by_interrupting_past_except_exception_and_the_others_finish_first() -> None:
     ended: list[str] = []
 
+    go = asyncio.Event()
+
     async def ask(ctx: ToolContext) -> str:
+        if ctx.call_id == "c0":
+            await go.wait()  # the first to be called is the last to ask
+        go.set()
         try:
             return ctx.interrupt({"may": "I?"})
         except Exception:
             return "swallowed"
 
     async def work() -> str:
-        await asyncio.sleep(0)
+        await go.wait()
         ended.append("work")
         return "done"
 

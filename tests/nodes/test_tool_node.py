@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph import END, START, CancellationToken, CompiledGraph, ConfigError, InputError, RunContext, StateGraph
-from agentgraph.errors import RunEndedError
+from agentgraph.errors import NodeTimeoutError, RunEndedError
 from agentgraph.events import ToolFinished, ToolProgress, ToolStarted
 from agentgraph.messages import (
     AssistantMessage,
@@ -154,6 +154,26 @@ async def test_a_call_that_fails_the_run_waits_for_its_siblings_and_starts_no_ot
     assert outside == []
 
 
+async def test_a_sibling_that_swallows_its_cancellation_is_told_and_not_heard_when_the_run_fails() -> None:
+    tokens: list[CancellationToken] = []
+
+    async def swallows(ctx: ToolContext) -> str:
+        tokens.append(ctx.cancellation)
+        return await stubborn(ctx)
+
+    async def fatal() -> None:
+        raise ToolError("fatal", always_raise=True)
+
+    async def read() -> None:
+        async with app_of([swallows, fatal]).stream(asking("swallows", "fatal")) as events:
+            async for event in events:
+                assert not isinstance(event, ToolFinished)
+
+    with pytest.raises(ToolError, match="fatal"):
+        await read()
+    assert tokens[0].cancelled
+
+
 @pytest.mark.case("A14")
 def test_the_state_is_the_same_to_the_byte_in_parallel_serially_and_in_any_order() -> None:
     async def write(k: str, delay: float, ctx: ToolContext) -> Answer:
@@ -252,11 +272,13 @@ async def test_a_typed_state_does_as_well() -> None:
 @pytest.mark.case("B1")
 @with_clock
 async def test_a_tool_that_waits_for_a_dead_socket_times_out_and_is_over() -> None:
-    over: list[str] = []
+    over, server_over = list[str](), asyncio.Event()
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
+        await writer.wait_closed()
+        server_over.set()
 
     async def fetch(port: int) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -274,6 +296,7 @@ async def test_a_tool_that_waits_for_a_dead_socket_times_out_and_is_over() -> No
         port = server.sockets[0].getsockname()[1]
         began = now()
         result = await app_of([fetch, fast], timeout=0.3).invoke(asking(("fetch", f'{{"port": {port}}}'), "fast"))
+        await server_over.wait()
     assert texts(result.state) == ["tool 'fetch' timed out after 0.3 s and was stopped", "fast"]
     assert now() - began == pytest.approx(0.3, abs=0.1)
     assert over == ["fetch"]
@@ -375,6 +398,29 @@ async def test_a_tools_own_timeout_error_is_told_apart_from_the_nodes() -> None:
     ]
 
 
+@pytest.mark.case("B14")
+@pytest.mark.parametrize("calls", [["never"], ["never", "other"]])
+@with_clock
+async def test_the_nodes_own_timeout_in_the_graph_ends_its_calls_and_comes_out_as_such(calls: list[str]) -> None:
+    over, tokens = list[str](), list[CancellationToken]()
+
+    async def never(ctx: ToolContext) -> None:
+        tokens.append(ctx.cancellation)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            over.append("never")
+
+    graph = StateGraph(strategies={"messages": Messages()})
+    graph.add_node("tools", ToolNode([never, other]), timeout=3)
+    graph.add_edge(START, "tools").add_edge("tools", END)
+    with pytest.raises(NodeTimeoutError, match="node 'tools' reached its timeout of 3 s"):
+        await graph.compile().invoke(asking(*calls))
+    assert (over, now()) == (["never"], 3)
+    assert tokens[0].cancelled
+
+
 async def stubborn(ctx: ToolContext) -> str:
     """Catches its cancellation, and goes on as if nothing had been."""
     ctx.update(log="swallowed")
@@ -459,6 +505,29 @@ async def test_one_cancellation_from_outside_is_enough_whatever_a_tool_makes_of_
     with pytest.raises(asyncio.CancelledError):
         await run
     assert went_on == []
+
+
+@with_clock
+async def test_a_cancellation_after_a_timeout_ends_the_run_and_nothing_is_tried_again() -> None:
+    attempts: list[float] = []
+
+    async def lingers() -> None:
+        attempts.append(now())
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(1)
+
+    async def again(request: ToolRequest, call: ToolHandler) -> ToolResponse:
+        response = await call(request)
+        return await call(request) if response.is_error else response
+
+    run = asyncio.create_task(app_of([lingers], timeout=2, interceptors=[again]).invoke(asking("lingers")))
+    await asyncio.sleep(2.5)
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert attempts == [0.0]
 
 
 async def test_a_cancelled_run_tells_the_tokens_of_its_calls_also_in_threads() -> None:
@@ -665,8 +734,11 @@ async def test_an_error_that_must_fail_the_run_does_whatever_the_processor(calls
         async with asyncio.TaskGroup() as group:
             group.create_task(raises())
 
+    def process(error: ToolError, call: ToolCall) -> str:
+        return "swallowed"
+
     with pytest.raises(ToolError, match="fatal"):
-        await app_of([fatal, other], error_processor=lambda e, c: "swallowed").invoke(asking(*calls))
+        await app_of([fatal, other], error_processor=process).invoke(asking(*calls))
 
 
 async def test_of_several_that_fail_the_run_the_first_in_call_order_comes_out_and_names_the_others() -> None:
@@ -682,6 +754,25 @@ async def test_of_several_that_fail_the_run_the_first_in_call_order_comes_out_an
     first, *others = (n for n in range(3) if f"number {n}" in "\n".join([str(caught.value), *caught.value.__notes__]))
     assert str(caught.value) == f"number {first}"
     assert others
+
+
+def test_system_exit_goes_through_also_where_a_timeout_or_a_cancellation_brings_it_on() -> None:
+    async def stop() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise SystemExit("now") from None
+
+    async def main() -> None:
+        run = asyncio.create_task(app_of([stop]).invoke(asking("stop")))
+        await asyncio.sleep(0)
+        run.cancel()
+        await run
+
+    with pytest.raises(SystemExit, match="now"):
+        app_of([stop], timeout=0.001).invoke_sync(asking("stop"))
+    with pytest.raises(SystemExit, match="now"):
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -794,7 +885,10 @@ async def test_an_unknown_tool_is_answered_with_the_nearest_name_and_what_there_
 
 
 async def test_a_resolver_may_give_a_function() -> None:
-    result = await app_of([], resolver=lambda name: other).invoke(asking("anything"))
+    def resolve(name: str) -> Any:
+        return other
+
+    result = await app_of([], resolver=resolve).invoke(asking("anything"))
     assert texts(result.state) == ["other"]
 
 
@@ -840,11 +934,11 @@ async def test_a_call_cut_off_by_the_output_limit_is_answered_so_and_whole_ones_
 
 
 async def test_a_whole_last_call_runs_though_the_message_was_cut_off() -> None:
-    async def write(text: str) -> str:
+    async def write(text: str = "default") -> str:
         return text
 
-    state = asking("other", ("write", '{"text": "a"}'), "other", finish_reason="length")
-    assert texts((await app_of([write, other]).invoke(state)).state) == ["other", "a", "other"]
+    state = asking("write", ("write", '{"text": "a"}'), "other", finish_reason="length")
+    assert texts((await app_of([write, other]).invoke(state)).state) == ["default", "a", "other"]
 
 
 async def test_arguments_that_came_as_an_object_do() -> None:
@@ -938,6 +1032,21 @@ async def test_nothing_of_an_attempt_before_a_failed_one_is_kept() -> None:
     assert state["messages"][-1].metadata == {}
 
 
+@with_clock
+async def test_how_a_call_ended_is_what_its_last_attempt_says() -> None:
+    async def never(n: int) -> None:
+        await asyncio.Event().wait()
+
+    async def again(request: ToolRequest, call: ToolHandler) -> ToolResponse:
+        await call(request)
+        bad = msgspec.structs.replace(request.call, arguments="{}")
+        return await call(msgspec.structs.replace(request, call=bad))
+
+    app = app_of([never], timeout=1, interceptors=[again])
+    async with app.stream(asking(("never", '{"n": 1}'))) as events:
+        assert [e.outcome async for e in events if isinstance(e, ToolFinished)] == ["error"]
+
+
 async def test_an_interceptor_that_fails_is_an_error_answer_of_its_call() -> None:
     async def intercept(request: ToolRequest, call: ToolHandler) -> ToolResponse:
         if request.index == 0:
@@ -978,7 +1087,7 @@ async def test_an_interceptors_own_time_limit_ends_its_call_and_no_other(calls: 
     assert tokens[0].cancelled
 
 
-# --- return_direct, events
+# --- stopping after the tools, and events
 
 
 @tool(return_direct=True)
@@ -1016,6 +1125,26 @@ async def test_answers_that_were_there_already_count_for_return_direct(had: str,
     messages = [*asking(had, "form")["messages"], partial]
     message = (await app_of([form, other]).invoke({"messages": messages})).state["messages"][-1]
     assert message.metadata == ({"finish_reason": "return_direct"} if direct else {})
+
+
+async def test_the_tool_that_an_interceptor_put_in_place_counts_for_return_direct() -> None:
+    async def swap(request: ToolRequest, call: ToolHandler) -> ToolResponse:
+        return await call(msgspec.structs.replace(request, tool=form))
+
+    message = (await app_of([other], interceptors=[swap]).invoke(asking("other"))).state["messages"][-1]
+    assert (message.text, message.metadata) == ("a form", {"finish_reason": "return_direct"})
+
+
+async def test_a_tool_of_the_run_counts_for_return_direct_also_where_its_answer_was_there() -> None:
+    async def bring(state: State, run: RunContext[Any]) -> None:
+        run.scratch["tools"] = {"form": form}
+
+    graph = StateGraph(strategies={"messages": Messages()})
+    graph.add_node("bring", bring).add_node("tools", ToolNode([]))
+    graph.add_edge(START, "bring").add_edge("bring", "tools").add_edge("tools", END)
+    messages = [*asking("form", "form")["messages"], ToolResponseMessage([ToolResponse("c0", "form", "had")])]
+    message = (await graph.compile().invoke({"messages": messages})).state["messages"][-1]
+    assert (message.text, message.metadata) == ("had\na form", {"finish_reason": "return_direct"})
 
 
 @pytest.mark.case("G6")
@@ -1107,10 +1236,11 @@ async def act(outcome: str, delay: int, ctx: ToolContext) -> Any:
                 group.create_task(fail("in a group"))
         case "odd":
             return object()
-        case "none":
-            return None
-        case _:
+        case "ok" | "late" | "stubborn":
             return Answer(outcome, update={"log": "and an answer"}, metadata={"delay": delay})
+        case _:
+            pass
+    return None
 
 
 @settings(max_examples=50)
