@@ -24,6 +24,8 @@ check: $(VENV)/.dev
 	@echo "== format"       && $(PY) -m ruff format --check $(LINTED)
 	@echo "== lint"         && $(PY) -m ruff check $(LINTED)
 	@echo "== types"        && PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright
+	@echo "== public types" && cd tests && export PATH="$(CURDIR)/$(VENV)/bin:$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 && \
+		told=$$(python -m pyright --verifytypes agentgraph --ignoreexternal) || { echo "$$told"; exit 1; }
 	@echo "== import rules" && $(VENV)/bin/lint-imports --no-logo
 
 bench: $(BENCH)/.bench

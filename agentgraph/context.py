@@ -20,7 +20,7 @@ from agentgraph.threads import call_in_loop, in_loop_thread
 
 __all__ = ["CancellationToken", "Interrupt", "Interrupted", "RunContext"]
 
-log = logging.getLogger("agentgraph")
+log: logging.Logger = logging.getLogger("agentgraph")
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -186,13 +186,15 @@ class Shared:
     def __init__(
         self, config: RunConfig, context: Any, loop: asyncio.AbstractEventLoop, run_id: str, sink: EventSink | None
     ) -> None:
-        self.config = config
-        self.context = context
-        self.loop = loop
-        self.run_id = run_id
-        self.sink = sink
-        self.permits = None if config.max_concurrency is None else asyncio.Semaphore(config.max_concurrency)
-        self.steps = 0
+        self.config: RunConfig = config
+        self.context: Any = context
+        self.loop: asyncio.AbstractEventLoop = loop
+        self.run_id: str = run_id
+        self.sink: EventSink | None = sink
+        self.permits: asyncio.Semaphore | None = (
+            None if config.max_concurrency is None else asyncio.Semaphore(config.max_concurrency)
+        )
+        self.steps: int = 0
         self.usage: Usage | None = None
 
 
@@ -251,11 +253,11 @@ class RunContext(Generic[C]):
         permit: Permit | None = None,
     ) -> None:
         self._graph = graph
-        self.path = path
+        self.path: tuple[str, ...] = path
         """The node's path, from the outermost graph inwards; its last part is `node`."""
-        self.step = step
+        self.step: int = step
         """The step of the node's graph, from 1."""
-        self.attempt = attempt
+        self.attempt: int = attempt
         """Which attempt this is, from 1 (see `Retry`)."""
         self._task = task
         self._pulse = pulse

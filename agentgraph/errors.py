@@ -43,7 +43,7 @@ class GraphError(AgentGraphError, ValueError):
     """
 
     def __init__(self, faults: Sequence[str]) -> None:
-        self.faults = tuple(faults)
+        self.faults: tuple[str, ...] = tuple(faults)
         head = "the graph has 1 fault" if len(faults) == 1 else f"the graph has {len(faults)} faults"
         super().__init__(head + ":\n" + "\n".join(f"  - {f}" for f in faults))
 
@@ -84,7 +84,7 @@ class ConflictError(UpdateError):
             node=second,
             key=key,
         )
-        self.nodes = (first, second)
+        self.nodes: tuple[str, str] = (first, second)
 
 
 class RoutingError(AgentGraphError, ValueError):
@@ -102,7 +102,7 @@ class RoutingError(AgentGraphError, ValueError):
         )
         self.node = node
         self.value = value
-        self.allowed = tuple(allowed)
+        self.allowed: tuple[str, ...] = tuple(allowed)
 
 
 class RecursionLimitError(AgentGraphError):
@@ -119,7 +119,7 @@ class RecursionLimitError(AgentGraphError):
             f"The state so far is in this error's `state`."
         )
         self.limit = limit
-        self.last = tuple(last)
+        self.last: tuple[str, ...] = tuple(last)
         self.state = state
 
 
@@ -145,7 +145,7 @@ class RunTimeoutError(AgentGraphError, TimeoutError):
         super().__init__(f"the run reached its timeout of {seconds:g} s in step {step}, in {listed(nodes)}")
         self.seconds = seconds
         self.step = step
-        self.nodes = tuple(nodes)
+        self.nodes: tuple[str, ...] = tuple(nodes)
 
 
 class StrayCancelError(AgentGraphError):
@@ -167,7 +167,7 @@ class InPlaceChangeError(AgentGraphError):
             f"{who} changed the value of key {key!r} in place; values are shared between nodes, "
             f"so make a new value and return it as an update"
         )
-        self.nodes = tuple(nodes)
+        self.nodes: tuple[str, ...] = tuple(nodes)
         self.key = key
 
 

@@ -101,7 +101,7 @@ class ThreadCall:
             except RuntimeError:
                 pass  # the loop is closed: nobody waits any more
 
-        self.running = True
+        self.running: bool = True
         try:
             worker = _idle.pop()
         except IndexError:

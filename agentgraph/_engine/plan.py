@@ -118,31 +118,35 @@ class Plan:
     )
 
     def __init__(self, said: Description, *, name: str, debug: bool) -> None:
-        self.name = name
-        self.debug = debug
-        self.schema = said.schema
-        self.nodes = tuple(said.nodes)
-        self.names = tuple(n.name for n in said.nodes)
-        self.index = {n: i for i, n in enumerate(self.names)}
-        self.start = len(self.names)
+        self.name: str = name
+        self.debug: bool = debug
+        self.schema: Schema = said.schema
+        self.nodes: tuple[NodeSpec, ...] = tuple(said.nodes)
+        self.names: tuple[str, ...] = tuple(n.name for n in said.nodes)
+        self.index: dict[str, int] = {n: i for i, n in enumerate(self.names)}
+        self.start: int = len(self.names)
         place = {**self.index, START: self.start}
         edge_mask = [0] * (self.start + 1)
         for source, target in said.edges:
             if target != END:
                 edge_mask[place[source]] |= 1 << self.index[target]
-        self.edge_mask = tuple(edge_mask)
+        self.edge_mask: tuple[int, ...] = tuple(edge_mask)
         ends = {source for source, target in said.edges if target == END}
         ends.update(source for sources, target in said.joins if target == END for source in sources)
-        self.ending = tuple(n in ends for n in (*self.names, START))
+        self.ending: tuple[bool, ...] = tuple(n in ends for n in (*self.names, START))
         """Whether a plain edge or a join leads to END: nothing runs for it."""
-        self.routers = tuple(tuple(r for r in said.routers if place[r.source] == i) for i in range(self.start + 1))
-        self.tables = {r: self._table(r) for r in said.routers}
+        self.routers: tuple[tuple[RouterSpec, ...], ...] = tuple(
+            tuple(r for r in said.routers if place[r.source] == i) for i in range(self.start + 1)
+        )
+        self.tables: dict[RouterSpec, dict[Any, int]] = {r: self._table(r) for r in said.routers}
         """For each router the answers that are names: to the node's bit, END to none."""
         named = [named_targets(n) for n in said.nodes]
-        self.gotos = tuple(None if n is None else frozenset(n) | {END} for n in named)
+        self.gotos: tuple[frozenset[str] | None, ...] = tuple(
+            None if n is None else frozenset(n) | {END} for n in named
+        )
         """The names that a node's `Command` may give, None for any."""
         before = predecessors(said)
-        self.joins = tuple(
+        self.joins: tuple[JoinSpec, ...] = tuple(
             JoinSpec(
                 mask_of(place[s] for s in sources),
                 self.index[target],
@@ -151,14 +155,14 @@ class Plan:
             for sources, target in said.joins
             if target != END
         )
-        self.joins_of = tuple(
+        self.joins_of: tuple[tuple[int, ...], ...] = tuple(
             tuple(j for j, join in enumerate(self.joins) if join.sources >> i & 1) for i in range(self.start + 1)
         )
-        self.wait_mask = mask_of(i for i, n in enumerate(said.nodes) if n.wait)
-        self.wait_reach = {
+        self.wait_mask: int = mask_of(i for i, n in enumerate(said.nodes) if n.wait)
+        self.wait_reach: dict[int, int] = {
             i: reaching(before, 1 << i, without=i) & ~(1 << i) for i, n in enumerate(said.nodes) if n.wait
         }
-        self.simple = not self.joins and not self.wait_mask
+        self.simple: bool = not self.joins and not self.wait_mask
         """No node ever waits for another: what is hit runs next."""
 
     def _table(self, router: RouterSpec) -> dict[Any, int]:

@@ -32,17 +32,17 @@ class Schema:
     __slots__ = ("cls", "defaults", "faults", "kind", "open", "required", "strategies", "types", "validates", "view")
 
     def __init__(self, cls: Any, strategies: Mapping[str, Any] | None, *, validates: bool = False) -> None:
-        self.cls = cls
-        self.validates = validates
+        self.cls: Any = cls
+        self.validates: bool = validates
         self.faults: list[str] = []
         self.types: dict[str, Any] = {}
         self.strategies: dict[str, Strategy] = {}
         self.defaults: dict[str, Callable[[], Any]] = {}
         self.required: tuple[str, ...] = ()
         self.view: Callable[[dict[str, Any]], Any] = dict[str, Any].copy
-        self.kind = _kind(cls)
+        self.kind: str = _kind(cls)
         # a plain dict without named strategies has no schema: any key is known, and replaced
-        self.open = self.kind == "dict" and not strategies
+        self.open: bool = self.kind == "dict" and not strategies
         if self.kind == "":
             self.faults.append(f"the state must be a TypedDict, a dataclass, a msgspec.Struct, or dict; found {cls!r}")
             return

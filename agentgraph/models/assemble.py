@@ -157,7 +157,7 @@ class ChatAssembler:
         for event in self._sse.feed(chunk):
             data = event.data
             if data == "[DONE]":
-                self.done = True
+                self.done: bool = True
                 break
             if event.event == "error":
                 raise provider_error(self.where, data)

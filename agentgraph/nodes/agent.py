@@ -87,9 +87,9 @@ class ReactAgent:
         if output_key == "messages":
             raise ConfigError("output_key: 'messages' is the conversation, where the answer stands anyway")
         self.name = name
-        self.tools = tuple(as_tool(t) for t in tools)
+        self.tools: tuple[Tool, ...] = tuple(as_tool(t) for t in tools)
         self.output_key = output_key
-        self.llm = LlmNode(
+        self.llm: LlmNode = LlmNode(
             model,
             agent_name=name,
             system_prompt=system_prompt,
@@ -105,7 +105,7 @@ class ReactAgent:
             on_error=on_error,
             log=log,
         )
-        self.tool_node = (
+        self.tool_node: ToolNode | None = (
             ToolNode(
                 self.tools,
                 agent_name=name,

@@ -22,12 +22,12 @@ class Deadline:
         self._limit = limit
         self._task = task
         self._context = context
-        self.when = when
+        self.when: float = when
         self.expired = False
 
     def expire(self) -> None:
         """Tell the token, then cancel the task."""
-        self.expired = True
+        self.expired: bool = True
         if self._context is not None:
             self._context.end(cancel=f"it timed out after {self._limit:g} s")
         self._task.cancel()

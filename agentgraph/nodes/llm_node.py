@@ -36,7 +36,7 @@ from agentgraph.nodes.tool import Tool, as_tool
 
 __all__ = ["LlmNode", "LlmRequest", "ModelCall", "ModelInterceptor"]
 
-log = logging.getLogger("agentgraph")
+log: logging.Logger = logging.getLogger("agentgraph")
 
 
 class LlmRequest(ModelRequest, frozen=True, kw_only=True):
@@ -96,10 +96,10 @@ class LlmNode:
         self.agent_name = agent_name
         self.system_prompt = system_prompt
         self.instruction = instruction
-        self.tools = tuple(as_tool(t) for t in tools)
-        self.options = dict(options or {})
+        self.tools: tuple[Tool, ...] = tuple(as_tool(t) for t in tools)
+        self.options: dict[str, Any] = dict(options or {})
         self.output_key = output_key
-        self.output = OutputFormat.of(output_type, output_schema)
+        self.output: OutputFormat | None = OutputFormat.of(output_type, output_schema)
         self._render = template_renderer
         # what they get is an LlmRequest, what they call takes any request: one type will do inside
         self._interceptors = cast("tuple[_Interceptor, ...]", tuple(interceptors))

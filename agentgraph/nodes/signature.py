@@ -64,7 +64,7 @@ class Signature:
         Raises `ConfigError` naming function and parameter: a type that cannot be resolved or has no schema, `*args`.
         """
         self._tool = name
-        self.context = context_parameter(fn, name, context_type, names)
+        self.context: str | None = context_parameter(fn, name, context_type, names)
         self._parameters: dict[str, _Parameter] = {}
         self._open = False
         told = _documented(fn)
@@ -104,7 +104,7 @@ class Signature:
         self._struct: Any = msgspec.defstruct(_STRUCT, fields, kw_only=True, forbid_unknown_fields=True)
         self._decoder: Any = msgspec.json.Decoder(self._struct)
         try:
-            self.schema = _schema(self._struct, self._parameters)
+            self.schema: dict[str, Any] = _schema(self._struct, self._parameters)
         except (TypeError, ValueError) as error:
             bad = next((p.name for p in self._parameters.values() if not _has_schema(p.type)), "")
             raise ConfigError(f"tool {name!r}, parameter {bad!r}: its type has no JSON schema: {error}") from error

@@ -69,12 +69,12 @@ class ToolContext:
     def __init__(
         self, run: RunContext[Any], state: Any, call_id: str, name: str, extras: Mapping[str, Any], updates: CallUpdates
     ) -> None:
-        self.run = run
+        self.run: RunContext[Any] = run
         """The tool node's own context: config, the caller's object, usage."""
-        self.call_id = call_id
-        self.name = name
+        self.call_id: str = call_id
+        self.name: str = name
         """The tool's name, as it was called."""
-        self.extras = extras
+        self.extras: Mapping[str, Any] = extras
         """The tool node's `tool_context`."""
         self._state = state
         self._updates: CallUpdates | None = updates
@@ -172,13 +172,13 @@ class Tool:
         if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
             raise ConfigError(f"a tool returns its result; {fn!r:.80} is a generator: use ToolContext.progress")
         self.fn = fn
-        self.name = name or _name(fn)
-        self.description = described(fn) if description is None else description
+        self.name: str = name or _name(fn)
+        self.description: str = described(fn) if description is None else description
         positive(f"tool {self.name!r}: timeout", timeout)
         self.timeout = timeout
         self.return_direct = return_direct
-        self.is_async = _is_async(fn)
-        self.is_method = is_method(fn)
+        self.is_async: bool = _is_async(fn)
+        self.is_method: bool = is_method(fn)
         """Whether this is a tool of a class, which becomes callable as one of an instance."""
         self._given = None if parameters is None else dict(parameters)
         if self._given is not None:

@@ -36,7 +36,7 @@ from agentgraph.threads import ThreadCall
 
 __all__ = ["ErrorProcessor", "ToolHandler", "ToolInterceptor", "ToolNode", "ToolRequest", "ToolResolver"]
 
-log = logging.getLogger("agentgraph")
+log: logging.Logger = logging.getLogger("agentgraph")
 
 
 class ToolRequest(msgspec.Struct, frozen=True, gc=False):
@@ -106,12 +106,12 @@ class ToolNode:
                 raise ConfigError(f"two tools are named {made.name!r}; names must differ: tool(name=...)")
             self.tools[made.name] = made
         self.agent_name = agent_name
-        self.max_parallel = max_parallel if parallel else 1
+        self.max_parallel: int | None = max_parallel if parallel else 1
         self.timeout = timeout
-        self.interceptors = tuple(interceptors)
+        self.interceptors: tuple[ToolInterceptor, ...] = tuple(interceptors)
         self._resolver = resolver
         self.error_processor = error_processor
-        self.tool_context = dict(tool_context or {})
+        self.tool_context: dict[str, Any] = dict(tool_context or {})
         self.log = log
 
     async def __call__(self, state: Any, run: RunContext[Any]) -> Updates:

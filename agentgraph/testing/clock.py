@@ -37,7 +37,7 @@ class TasksLeftError(AgentGraphError, AssertionError):
     """A coroutine has ended, and tasks that it started have not. `tasks` says which."""
 
     def __init__(self, tasks: set[asyncio.Task[Any]]) -> None:
-        self.tasks = sorted(repr(t) for t in tasks)
+        self.tasks: list[str] = sorted(repr(t) for t in tasks)
         super().__init__("tasks are left:\n" + "\n".join(f"  {t}" for t in self.tasks))
 
 

@@ -59,9 +59,9 @@ class TranscriptServer:
         self.base_url = ""
         """To be given to a model: `http://127.0.0.1:PORT/v1`."""
         self.requests: list[RecordedRequest] = []
-        self.connections = 0
+        self.connections: int = 0
         """How many connections were made."""
-        self.disconnected = asyncio.Event()
+        self.disconnected: asyncio.Event = asyncio.Event()
         """Set when a client has left before it had the whole response."""
 
     def __repr__(self) -> str:
@@ -204,7 +204,7 @@ class _Reader(asyncio.StreamReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left = asyncio.Event()
+        self.left: asyncio.Event = asyncio.Event()
 
     def feed_eof(self) -> None:
         super().feed_eof()

@@ -1,0 +1,217 @@
+"""Every public call as a user writes it. Never run: `make check` reads it with the type checker."""
+
+# pyright: reportUnusedVariable=false
+# ruff: noqa: ARG002, ARG005, F841, T201
+
+import operator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypedDict, assert_type
+
+import msgspec
+
+from agentgraph import (
+    END,
+    START,
+    CancellationToken,
+    Command,
+    CompiledGraph,
+    Interrupt,
+    Node,
+    Retry,
+    RunConfig,
+    RunContext,
+    RunResult,
+    RunStream,
+    Send,
+    StateGraph,
+)
+from agentgraph.events import Event, ModelDelta, RunFinished
+from agentgraph.messages import (
+    AssistantMessage,
+    ImagePart,
+    Message,
+    TextPart,
+    ToolCall,
+    ToolResponse,
+    ToolResponseMessage,
+    Usage,
+    UserMessage,
+)
+from agentgraph.models import ChatModel, Delta, ModelRequest, ModelResponse, OpenAIChat
+from agentgraph.nodes import (
+    AgentResult,
+    Answer,
+    LlmNode,
+    LlmRequest,
+    ModelCall,
+    ReactAgent,
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolHandler,
+    ToolNode,
+    ToolRequest,
+    tool,
+)
+from agentgraph.strategies import Append, Merge, Messages, Reduce, Strategy
+from agentgraph.testing import FunctionModel, ScriptedModel, serve_transcript
+
+
+class State(TypedDict, total=False):
+    question: str
+    notes: Annotated[list[str], Append()]
+    scores: Annotated[dict[str, float], Merge(deep=True)]
+    cost: Annotated[float, Reduce(operator.add)]
+    messages: Annotated[list[Message], Messages()]
+
+
+@dataclass
+class Data:
+    question: str
+    notes: Annotated[list[str], Append()] = field(default_factory=list[str])
+
+
+class Struct(msgspec.Struct):
+    question: str
+
+
+async def plan(state: State) -> dict[str, Any]:
+    return {"notes": ["a"]}
+
+
+async def search(state: State, run: RunContext[int]) -> Command[Literal["plan", "__end__"]] | None:
+    assert_type(run.context, int)
+    assert_type(run.config, RunConfig)
+    assert_type(run.cancellation, CancellationToken)
+    await run.emit({"share": 0.5})
+    run.heartbeat()
+    kept = await run.once("key", lambda: 3)
+    assert_type(kept, int)
+    return Command(update={"cost": 1.0}, goto="plan")
+
+
+def blocking(state: State) -> None: ...
+
+
+class Own:
+    async def __call__(self, state: Any, run: RunContext[Any]) -> dict[str, Any]:
+        return {}
+
+
+def route(state: State) -> Literal["search", "__end__"]:
+    return "search"
+
+
+def spread(state: State) -> list[Send]:
+    return [Send("plan", {"question": n}) for n in state.get("notes", [])]
+
+
+async def recover(state: State, error: Exception) -> dict[str, Any]:
+    return {"notes": [str(error)]}
+
+
+class Longest:
+    def merge(self, current: Any, update: Any) -> Any:
+        return update
+
+    def empty(self) -> Any:
+        return ""
+
+
+def build() -> CompiledGraph[State]:
+    graph = StateGraph(State, validate=True)
+    graph.add_node("plan", plan).add_node("search", search, timeout=10, idle_timeout=1.5, retry=Retry(attempts=3))
+    graph.add_node("blocking", blocking, on_error=recover, wait=True)
+    graph.add_node("own", Own(), ends=["plan", END])
+    graph.add_edge(START, "plan").add_edge(["plan", "search"], "blocking").add_edge("blocking", END)
+    graph.add_conditional_edges("plan", route)
+    graph.add_conditional_edges("search", spread, ["plan"])
+    graph.add_conditional_edges("own", lambda state: "done", {"done": END})
+    app = graph.compile(name="g", debug=True)
+    assert_type(app, CompiledGraph[State])
+    node: Node = Own()
+    strategy: Strategy = Longest()
+    other: StateGraph[dict[str, Any]] = StateGraph(strategies={"text": strategy})
+    other.add_node("sub", app, input={"text": "question"}, output={"notes": "text"})
+    return app
+
+
+async def run(app: CompiledGraph[State]) -> None:
+    result = await app.invoke({"question": "?"}, RunConfig(thread_id="1", max_concurrency=4, timeout=5.0), context=3)
+    assert_type(result, RunResult[State])
+    assert_type(result.state, State)
+    assert_type(result.usage, Usage | None)
+    assert_type(result.interrupts, tuple[Interrupt, ...])
+    stream = app.stream({"question": "?"}, buffer=10)
+    assert_type(stream, RunStream[RunResult[State]])
+    async with stream as events:
+        async for event in events:
+            assert_type(event, Event)
+            match event:
+                case ModelDelta(text=text):
+                    assert_type(text, str)
+                case RunFinished():
+                    assert_type(event.usage, Usage | None)
+                case _:
+                    pass
+    assert_type(events.result, RunResult[State])
+    print(app.mermaid(), app)
+    assert_type((await StateGraph(Data).compile().invoke(Data("?"))).state, Data)
+    assert_type((await StateGraph(Struct).compile().invoke({"question": "?"})).state, Struct)
+    assert_type((await StateGraph().compile().invoke({})).state, dict[str, Any])
+    assert_type(app.invoke_sync({"question": "?"}).state, State)
+
+
+@tool
+async def add(a: int, b: int = 2) -> int:
+    """Add."""
+    return a + b
+
+
+@tool(name="look", timeout=3, return_direct=True)
+def look(place: Annotated[str, "where"], context: ToolContext) -> Answer:
+    context.update(notes=[place])
+    if context.cancellation.cancelled:
+        raise ToolError("stopped", always_raise=True)
+    return Answer([TextPart("seen"), ImagePart(url="x")], update={"cost": 1.0}, metadata={"place": place})
+
+
+async def around_model(request: LlmRequest, call: ModelCall) -> ModelResponse:
+    return await call(msgspec.structs.replace(request, options={"temperature": 0}, dynamic_tools=[add]))
+
+
+async def around_tool(request: ToolRequest, call: ToolHandler) -> ToolResponse:
+    return await call(request)
+
+
+async def agents() -> None:
+    assert_type(add, Tool)
+    async with OpenAIChat("m", base_url="http://127.0.0.1/v1", api_key="k", tool_mode="json") as model:
+        protocol: ChatModel = model
+        agent = ReactAgent(
+            "a", model, [add, look], system_prompt="be brief", interceptors=[around_model], output_type=Struct
+        )
+    answer = await agent.run("hi", RunConfig(), context=1)
+    assert_type(answer, AgentResult)
+    assert_type(answer.text, str)
+    assert_type(answer.messages, list[Message])
+    async with agent.stream([UserMessage("hi")]) as events:
+        async for event in events:
+            assert_type(event, Event)
+    assert_type(events.result, AgentResult)
+    assert_type(agent.run_sync("hi"), AgentResult)
+    graph: StateGraph[dict[str, Any]] = agent.graph
+    graph.add_node("llm2", LlmNode(model, agent_name="b", tools=[add]))
+    graph.add_node("tools2", ToolNode([add], max_parallel=2, interceptors=[around_tool], resolver=lambda name: None))
+    graph.add_node("agent", agent)
+
+
+async def testing() -> None:
+    async with ScriptedModel(["text", [ToolCall("1", "add", "{}")], AssistantMessage("x"), ValueError()]) as scripted:
+        assert_type(scripted.requests, list[ModelRequest])
+        delta = await anext(scripted.stream(ModelRequest(messages=[])))
+        assert_type(delta, Delta)
+    FunctionModel(lambda request: request.messages[-1].text)
+    async with serve_transcript("answer.sse", chunk_size=7, end="reset") as server:
+        assert_type(server.base_url, str)
+    ToolResponseMessage([ToolResponse("1", "add", "3")])
