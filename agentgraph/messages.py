@@ -11,7 +11,7 @@ from typing import Any, Union
 import msgspec
 
 from agentgraph.errors import AgentGraphError
-from agentgraph.strategies import REMOVE_ALL, RemoveAll, RemoveByHash, RemoveMessage
+from agentgraph.strategies import REMOVE_ALL, RemoveAll, RemoveByHash, RemoveMessage, RewriteMessages
 
 __all__ = [
     "REMOVE_ALL",
@@ -26,6 +26,7 @@ __all__ = [
     "RemoveAll",
     "RemoveByHash",
     "RemoveMessage",
+    "RewriteMessages",
     "SystemMessage",
     "TextPart",
     "ToolCall",

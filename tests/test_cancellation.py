@@ -17,6 +17,7 @@ from agentgraph import (
     START,
     AgentGraphError,
     CancellationToken,
+    NodeTimeoutError,
     RunConfig,
     RunContext,
     RunEndedError,
@@ -628,7 +629,10 @@ def count_tokens(run: RunContext[Any]) -> None:
 
 
 def keep_a_result(run: RunContext[Any]) -> None:
-    asyncio.run(run.once("k", lambda: 7))
+    def fetch() -> int:
+        raise AssertionError("it was called")
+
+    asyncio.run(run.once("k", fetch))
 
 
 @pytest.mark.parametrize("touch", [emit, ask_for_scratch, count_a_round, count_tokens, keep_a_result])
@@ -683,6 +687,36 @@ async def test_a_thread_has_the_callers_context_variables_and_cannot_change_them
 
     result = await line("a", "b").add_node("a", work).add_node("b", work).compile().invoke({})
     assert (result.state["log"], who.get()) == (["me", "me"], "me")
+
+
+def test_a_thread_that_ends_after_its_event_loop_does_so_quietly(gate: threading.Event) -> None:
+    ended = threading.Event()
+
+    def block(state: Log) -> None:
+        gate.wait(10)
+        threading.current_thread().name = "left behind"
+        ended.set()
+
+    app = line("block").add_node("block", block, timeout=0.02).compile()
+    with pytest.raises(NodeTimeoutError):
+        app.invoke_sync({})
+    gate.set()
+    assert ended.wait(10)
+
+    def name(state: Log) -> dict[str, Any]:
+        return {"log": threading.current_thread().name}
+
+    while line("name").add_node("name", name).compile().invoke_sync({}).state["log"] != ["left behind"]:
+        pass  # the thread is on its way back to those that wait for work
+
+
+async def test_a_stop_iteration_of_a_plain_function_is_an_error_like_any_other() -> None:
+    def stop(state: Log) -> None:
+        raise StopIteration("no more")
+
+    with pytest.raises(RuntimeError, match="'stop' raised StopIteration") as caught:
+        await line("stop").add_node("stop", stop).compile().invoke({})
+    assert isinstance(caught.value.__cause__, StopIteration)
 
 
 def test_a_blocked_thread_does_not_hold_up_the_interpreters_exit() -> None:

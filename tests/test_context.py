@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, TypedDict
 
@@ -146,6 +147,19 @@ async def test_a_task_that_outlived_its_node_can_emit_no_more() -> None:
         await stray[0]
 
 
+@pytest.mark.may_block
+async def test_what_a_thread_emits_while_its_node_ends_is_not_told() -> None:
+    threads: list[threading.Thread] = []
+
+    async def work(state: Log, run: RunContext[None]) -> None:
+        threads.append(threading.Thread(target=run.emit, args=("late",)))
+        threads[0].start()
+        time.sleep(0.02)  # noqa: ASYNC251  # the loop must not turn between the thread's call and the node's end
+
+    assert await told_by(line("work").add_node("work", work)) == []
+    threads[0].join()
+
+
 # once
 
 
@@ -198,6 +212,29 @@ async def test_once_keeps_none_too() -> None:
 
     await line("flaky").add_node("flaky", flaky, retry=Retry(delay=0)).compile().invoke({})
     assert calls == ["note"]
+
+
+async def test_a_result_that_comes_after_the_attempt_has_ended_is_not_kept() -> None:
+    stray: list[asyncio.Task[Any]] = []
+    go = asyncio.Event()
+
+    async def fetch() -> str:
+        await go.wait()
+        return "late"
+
+    async def flaky(state: Log, run: RunContext[None]) -> dict[str, Any]:
+        if run.attempt == 1:
+            stray.append(asyncio.create_task(run.once("fetch", fetch)))
+            await asyncio.sleep(0)
+            raise ConnectionError
+        go.set()
+        await asyncio.wait(stray)
+        return {"log": await run.once("fetch", lambda: "fresh")}
+
+    app = line("flaky").add_node("flaky", flaky, retry=Retry(delay=0)).compile()
+    assert (await app.invoke({})).state["log"] == ["fresh"]
+    with pytest.raises(RunEndedError, match="records 'fetch', but this attempt has ended"):
+        await stray[0]
 
 
 async def test_what_once_keeps_belongs_to_key_node_step_and_send() -> None:
@@ -452,12 +489,14 @@ def test_a_tokens_repr_tells_its_state() -> None:
 
 async def test_waiting_for_a_token_returns_when_it_is_cancelled_from_any_thread() -> None:
     token = CancellationToken()
-    waiters = [asyncio.create_task(token.wait_cancelled()) for _ in range(3)]
-    await asyncio.sleep(0)
-    assert not any(w.done() for w in waiters)
-    await asyncio.to_thread(token.cancel)
-    await asyncio.wait_for(asyncio.gather(*waiters), 5)
-    await token.wait_cancelled()
+    loop = asyncio.get_running_loop()
+    helper = threading.Timer(0.02, token.cancel)
+    helper.start()
+    async with asyncio.timeout_at((began := loop.time()) + 5):
+        await asyncio.gather(*[token.wait_cancelled() for _ in range(3)])
+        await token.wait_cancelled()
+    assert loop.time() < began + 4  # woken at once, and not by the time limit
+    helper.join()
 
 
 async def test_giving_up_waiting_for_a_token_leaves_nothing_with_it() -> None:

@@ -19,6 +19,7 @@ from agentgraph import (
     Retry,
     RunConfig,
     RunContext,
+    RunEndedError,
     RunTimeoutError,
     Send,
     StateGraph,
@@ -199,6 +200,10 @@ async def test_a_thread_is_left_behind_at_its_timeout_and_told_to_stop() -> None
         left.append("started")
         if run.cancellation.wait(5):
             left.append(str(run.cancellation.reason))
+        try:
+            run.emit("too late")
+        except RunEndedError as error:
+            left.append(str(error))
         told.set()
         return {"log": "too late"}
 
@@ -206,7 +211,8 @@ async def test_a_thread_is_left_behind_at_its_timeout_and_told_to_stop() -> None
         await line("stuck").add_node("stuck", stuck, timeout=0.02).compile().invoke({})
     assert caught.value.thread_runs
     assert await asyncio.to_thread(told.wait, 5)
-    assert left == ["started", "it reached its timeout"]
+    over = "node 'stuck' emits an event, but this attempt has ended: it reached its timeout"
+    assert left == ["started", "it reached its timeout", over]
 
 
 async def test_no_further_attempt_is_made_while_a_thread_is_left_behind() -> None:
@@ -222,6 +228,20 @@ async def test_no_further_attempt_is_made_while_a_thread_is_left_behind() -> Non
         await app.invoke({})
     go.set()
     assert attempts == [1]
+
+
+@with_clock
+async def test_a_thread_that_has_ended_and_left_an_awaitable_does_not_stand_in_the_way_of_a_further_attempt() -> None:
+    attempts: list[int] = []
+
+    def start(state: Log, run: RunContext[None]) -> Any:
+        attempts.append(run.attempt)
+        return asyncio.sleep(60)
+
+    app = line("start").add_node("start", start, timeout=5, retry=Retry(attempts=2, delay=0)).compile()
+    with pytest.raises(NodeTimeoutError) as caught:
+        await app.invoke({})
+    assert (attempts, caught.value.thread_runs) == ([1, 2], False)
 
 
 # idle_timeout
@@ -303,12 +323,12 @@ async def test_the_shorter_of_both_timeouts_holds() -> None:
 
 async def test_a_heartbeat_may_come_from_a_thread() -> None:
     def alive(state: Log, run: RunContext[None]) -> dict[str, Any]:
-        for _ in range(6):
+        for _ in range(15):
             threading.Event().wait(0.02)
             run.heartbeat()
         return {"log": "done"}
 
-    app = line("alive").add_node("alive", alive, idle_timeout=0.1).compile()
+    app = line("alive").add_node("alive", alive, idle_timeout=0.25).compile()
     assert (await app.invoke({})).state["log"] == ["done"]
 
 
@@ -335,12 +355,23 @@ class AnsweredError(Exception):
         self.status_code = status
 
 
+class NumberedError(Exception):
+    """An HTTP error, as other clients raise them."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(str(status))
+        self.status = status
+
+
 class WrappedError(Exception):
     """An error that has the response it came of."""
 
     def __init__(self, status: int) -> None:
         super().__init__(str(status))
         self.response = AnsweredError(status)
+
+
+KINDS = (AnsweredError, NumberedError, WrappedError)
 
 
 def tried_by(*, retried: bool) -> Exception:
@@ -370,12 +401,8 @@ async def attempts_after(error: Exception, retry: Retry) -> int:
         (ConnectionError("gone"), 3),
         (ConnectionResetError("gone"), 3),
         (TimeoutError("late"), 3),
-        *(
-            (kind(status), 3)
-            for kind in (AnsweredError, WrappedError)
-            for status in (408, 409, 429, 500, 502, 503, 529)
-        ),
-        *((kind(status), 1) for kind in (AnsweredError, WrappedError) for status in (400, 401, 403, 404, 422)),
+        *((kind(status), 3) for kind in KINDS for status in (408, 409, 429, 500, 502, 503, 529)),
+        *((kind(status), 1) for kind in KINDS for status in (400, 401, 403, 404, 422)),
         (ValueError("no"), 1),
         (KeyError("no"), 1),
         (OSError("disk"), 1),

@@ -20,6 +20,7 @@ from agentgraph.strategies import (
     RemoveByHash,
     RemoveMessage,
     Replace,
+    RewriteMessages,
     Strategy,
 )
 
@@ -271,6 +272,29 @@ async def test_removing_all_of_nothing_is_no_error(strategy: Strategy) -> None:
     assert await merged(strategy, [], REMOVE_ALL) == []
 
 
+async def test_a_rewrite_takes_away_what_its_writer_has_seen_and_nothing_else() -> None:
+    start = [says("a", "m1"), says("b", "m2")]
+    rewrite = RewriteMessages(["m1", "m2"], [says("short", "m3"), says("B", "m2")])
+    result = await merged(Messages(), start, says("from a sibling", "m4"), [rewrite, says("then", "m5")])
+    assert [(m.id, m.text) for m in result] == [
+        ("m3", "short"),
+        ("m2", "B"),
+        ("m4", "from a sibling"),
+        ("m5", "then"),
+    ]
+
+
+async def test_the_same_rewrite_twice_is_as_good_as_once() -> None:
+    rewrite = RewriteMessages(["m1"], [says("A", "m1"), says("new", "m1-new")])
+    result = await merged(Messages(), [says("a", "m1")], [rewrite, says("x", "m2")], [rewrite, says("y", "m3")])
+    assert ids(result) == ["m1", "m1-new", "m2", "m3"]
+
+
+async def test_append_takes_no_rewrite() -> None:
+    with pytest.raises(UpdateError, match="RewriteMessages is for keys with the strategy Messages"):
+        await merged(Append(), [], RewriteMessages([], []))
+
+
 def test_append_removes_items_that_are_no_messages_by_their_value() -> None:
     assert Append().merge(["a", "b", "a"], RemoveByHash("a")) == ["b"]
 
@@ -280,6 +304,7 @@ ITEMS = st.one_of(
     st.builds(RemoveMessage, st.sampled_from(["m1", "m2", "m3"])),
     st.builds(RemoveByHash, st.builds(says, st.sampled_from(["yes", "no"]), st.just("any"))),
     st.just(REMOVE_ALL),
+    st.builds(RewriteMessages, st.just(["m1"]), st.just([says("new", "m3"), says("yes", "m2")])),
 )
 
 

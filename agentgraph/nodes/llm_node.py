@@ -13,11 +13,11 @@ from agentgraph.context import RunContext
 from agentgraph.errors import ConfigError, InputError, unknown
 from agentgraph.events import HistoryRepaired, ModelDelta
 from agentgraph.messages import (
-    REMOVE_ALL,
     AssistantMessage,
     InstructionMessage,
     Message,
     Part,
+    RewriteMessages,
     SystemMessage,
     TextPart,
     ToolCall,
@@ -165,12 +165,13 @@ class LlmNode:
                 messages[place] = self._rendered(message, given, run)
                 changed = [messages[place]]
                 break
+        seen = [m.id for m in messages]
         messages, repairs = repair(messages)
         if repairs:
             log.warning("node %r repaired the conversation: %s", run.node, "; ".join(repairs))
             if run.has_reader:
                 await run.emit(HistoryRepaired(repairs=repairs))
-            changed = [REMOVE_ALL, *messages]
+            changed = [RewriteMessages(seen, messages)]
         return messages, changed
 
     def _rendered(

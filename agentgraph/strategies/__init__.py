@@ -1,7 +1,7 @@
 """How a key's updates merge. Each strategy is a pure function of values: no I/O, no clock, no asyncio."""
 
 from agentgraph.strategies.append import Append
-from agentgraph.strategies.markers import REMOVE_ALL, RemoveAll, RemoveByHash, RemoveMessage
+from agentgraph.strategies.markers import REMOVE_ALL, RemoveAll, RemoveByHash, RemoveMessage, RewriteMessages
 from agentgraph.strategies.merge import Merge
 from agentgraph.strategies.messages import Messages
 from agentgraph.strategies.protocol import UNSET, Strategy, UnsetType
@@ -20,6 +20,7 @@ __all__ = [
     "RemoveByHash",
     "RemoveMessage",
     "Replace",
+    "RewriteMessages",
     "Strategy",
     "UnsetType",
 ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, cast
 
 from agentgraph.errors import StrategyError, listed
-from agentgraph.strategies.markers import RemoveAll, RemoveByHash, RemoveMessage
+from agentgraph.strategies.markers import RemoveAll, RemoveByHash, RemoveMessage, RewriteMessages
 from agentgraph.strategies.protocol import UNSET
 
-_MARKERS = (RemoveMessage, RemoveByHash, RemoveAll)
+_MARKERS = (RemoveMessage, RemoveByHash, RemoveAll, RewriteMessages)
 
 
 class Append:
@@ -40,7 +40,9 @@ class Append:
     def _one_by_one(self, held: list[Any], added: list[Any]) -> list[Any]:
         result = list(held)
         for item in added:
-            if isinstance(item, _MARKERS):
+            if isinstance(item, RewriteMessages):
+                raise StrategyError("RewriteMessages is for keys with the strategy Messages")
+            if isinstance(item, (RemoveMessage, RemoveByHash, RemoveAll)):
                 result = remove(result, item)
             else:
                 result.append(item)

@@ -1,4 +1,4 @@
-"""Markers that remove: given as (part of) an update to a key with `Append` or `Messages`."""
+"""Markers that remove or rewrite: given as (part of) an update to a key with `Append` or `Messages`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ class RemoveAll(msgspec.Struct, frozen=True, tag="remove_all", tag_field="marker
 
 
 REMOVE_ALL: Final = RemoveAll()
+
+
+class RewriteMessages(msgspec.Struct, frozen=True, tag="rewrite", tag_field="marker"):
+    """For `Messages`: puts `messages` in the place of those whose ids are in `seen`, at the front.
+
+    Unlike `REMOVE_ALL` it takes nothing away that its writer has not seen: what a sibling added meanwhile follows.
+    """
+
+    seen: list[str]
+    messages: list[Any]
+
 
 Marker = RemoveMessage | RemoveByHash | RemoveAll
 

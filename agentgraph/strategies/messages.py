@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from agentgraph.errors import StrategyError
 from agentgraph.strategies.append import remove
-from agentgraph.strategies.markers import RemoveAll, RemoveByHash, RemoveMessage
+from agentgraph.strategies.markers import RemoveAll, RemoveByHash, RemoveMessage, RewriteMessages
 from agentgraph.strategies.protocol import UNSET
 
 
@@ -15,7 +15,7 @@ class Messages:
 
     Nothing is dropped for looking like another: only ids count. An update of several items gives the same
     list as the items one by one. Remove markers: `RemoveMessage(id)`, `RemoveByHash(message)`, `REMOVE_ALL`;
-    removing what is not there is an error that names it.
+    removing what is not there is an error that names it. `RewriteMessages` rewrites what its writer has seen.
     """
 
     container = list
@@ -30,6 +30,11 @@ class Messages:
         for item in added:
             if isinstance(item, (RemoveMessage, RemoveByHash, RemoveAll)):
                 result = remove(result, item)
+                places = None
+                continue
+            if isinstance(item, RewriteMessages):
+                gone = {*item.seen, *(m.id for m in item.messages)}
+                result = [*item.messages, *(m for m in result if m.id not in gone)]
                 places = None
                 continue
             id = getattr(item, "id", None)

@@ -779,7 +779,7 @@ async def test_a_cancelled_call_closes_its_connection(streamed: bool) -> None:
 
     async with served(Transcript(CHAT, before_response=before_response)) as (server, model):
         task = asyncio.create_task(text_of(model) if streamed else asyncio.wait_for(model.generate(ASK), None))
-        await began.wait()
+        await asyncio.wait_for(began.wait(), 5)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -796,7 +796,7 @@ async def test_a_cancel_in_mid_stream_closes_the_connection() -> None:
                     began.set()
 
         task = asyncio.create_task(read())
-        await began.wait()
+        await asyncio.wait_for(began.wait(), 5)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

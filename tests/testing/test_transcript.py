@@ -126,7 +126,7 @@ async def test_a_client_that_leaves_is_told_at_once(stalling: str) -> None:
     hooks: dict[str, Callable[..., Awaitable[object]]] = {stalling: stall}
     async with serve_transcript(TEXT, **hooks) as server:  # pyright: ignore[reportArgumentType]
         asking = asyncio.create_task(ask(server.base_url))
-        await began.wait()
+        await asyncio.wait_for(began.wait(), 5)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         await asyncio.wait_for(server.disconnected.wait(), 5)
@@ -141,7 +141,7 @@ async def test_leaving_the_block_ends_a_response_that_stalls() -> None:
 
     async with serve_transcript(TEXT, before_response=stall) as server:
         asking = asyncio.create_task(ask(server.base_url))
-        await began.wait()
+        await asyncio.wait_for(began.wait(), 5)
     with pytest.raises(httpx.RemoteProtocolError):
         await asking
 
