@@ -8,24 +8,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["run_all"]
+__all__ = ["NotAllWellError", "run_all"]
+
+T = TypeVar("T")
 
 
-async def run_all(count: int, start: Callable[[int], Coroutine[Any, Any, Any]]) -> list[asyncio.Task[Any]]:
-    """Run `start(0)` to `start(count - 1)` as tasks, and return them, all done: with a result, an error, or cancelled.
+class NotAllWellError(Exception):
+    """Of several tasks one has failed, or ended as cancelled. `tasks` are all of them, ended; nobody else sees this."""
 
-    The first that fails, or ends as cancelled, cancels the others. After cancellation all of them have ended.
+    def __init__(self, tasks: list[asyncio.Task[Any]]) -> None:
+        super().__init__()
+        self.tasks: list[asyncio.Task[Any]] = tasks
+
+
+async def run_all(count: int, start: Callable[[int], Coroutine[Any, Any, T]]) -> list[T]:
+    """Run `start(0)` to `start(count - 1)` as tasks, and return their results in that order.
+
+    The first that fails, or ends as cancelled, cancels the others, which are waited for; then `NotAllWellError`.
+    After cancellation all of them have ended.
     """
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()  # all have ended well, or one has not
+    results: list[Any] = [None] * count
     left = count
 
-    async def one(index: int) -> Any:
+    async def one(index: int) -> None:
         nonlocal left
         try:
-            result = await start(index)
+            results[index] = await start(index)
         except BaseException:
             if not over.done():
                 over.set_result(None)
@@ -33,11 +45,10 @@ async def run_all(count: int, start: Callable[[int], Coroutine[Any, Any, Any]]) 
         left -= 1
         if not left and not over.done():
             over.set_result(None)
-        return result
 
     tasks = [loop.create_task(one(index)) for index in range(count)]
     if not tasks:
-        return tasks
+        return results
     try:
         await over
     finally:
@@ -45,7 +56,9 @@ async def run_all(count: int, start: Callable[[int], Coroutine[Any, Any, Any]]) 
             for task in tasks:
                 task.cancel()
             await _all_ended(tasks)
-    return tasks
+    if left:
+        raise NotAllWellError(tasks)
+    return results
 
 
 async def _all_ended(tasks: list[asyncio.Task[Any]]) -> None:

@@ -38,7 +38,7 @@ from agentgraph.errors import (
 )
 from agentgraph.node import END, START, Send, Updates, as_mapping
 from agentgraph.strategies import LastWrite
-from agentgraph.tasks import run_all
+from agentgraph.tasks import NotAllWellError, run_all
 
 _TURN_EVERY = 64
 """Steps after which the event loop gets a turn, where no node has waited for anything."""
@@ -234,28 +234,33 @@ class GraphRun:
                 return spec.fn(view(state) if task.send is None else task.send.state)
             return branch(k, task)
 
-        running = await run_all(len(tasks), start)
+        try:
+            results = await run_all(len(tasks), start)
+        except NotAllWellError as ended:
+            self._check_cancelled()
+            raise self._first(tasks, ended.tasks) from None
         self._check_cancelled()
-        self._raise_first(tasks, running)
         for k in sorted(asked):
             await self._asked(asked[k])
-        return [r.result() for r in running]
+        return results
 
-    def _raise_first(self, tasks: list[Task], running: list[asyncio.Task[Any]]) -> None:
+    def _first(self, tasks: list[Task], ended: list[asyncio.Task[Any]]) -> BaseException:
+        """The first error in order, with the others in its notes."""
         errors: list[tuple[int, BaseException]] = []
-        for task, ran in zip(tasks, running, strict=True):
+        for task, ran in zip(tasks, ended, strict=True):
             if ran.cancelled():
                 if ran.cancelling() == 0:
                     errors.append((task.node, StrayCancelError("/".join(self.paths[task.node]))))
             elif (error := ran.exception()) is not None:
                 errors.append((task.node, error))
-        if not errors:
-            return
+        if not errors:  # somebody cancelled a node's own task, which is nobody's business but ours
+            node = next(task.node for task, ran in zip(tasks, ended, strict=True) if ran.cancelled())
+            errors.append((node, StrayCancelError("/".join(self.paths[node]))))
         (node, first), *others = errors
         for place, other in others:
             first.add_note(f"also failed: node {'/'.join(self.paths[place])!r}: {type(other).__name__}: {other}")
         self._fail(first, node)
-        raise first
+        return first
 
     def _fail(self, error: BaseException, number: int) -> None:
         """Note where the error came up.

@@ -31,7 +31,7 @@ from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
 from agentgraph.nodes.deadlines import Deadlines
 from agentgraph.nodes.signature import ArgumentsError
 from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, as_tool, content_of
-from agentgraph.tasks import run_all
+from agentgraph.tasks import NotAllWellError, run_all
 from agentgraph.threads import ThreadCall
 
 __all__ = ["ErrorProcessor", "ToolHandler", "ToolInterceptor", "ToolNode", "ToolRequest", "ToolResolver"]
@@ -242,15 +242,18 @@ class _Batch:
         def start(k: int) -> Coroutine[Any, Any, ToolResponse | None]:
             return beside(indexes[k]) if permits is None else permitted(indexes[k], permits)
 
-        tasks = await run_all(len(indexes), start)
-        errors = [e for t in tasks if not t.cancelled() and (e := t.exception()) is not None]
-        if errors:
+        try:
+            answers = await run_all(len(indexes), start)
+        except NotAllWellError as ended:
+            errors = [e for t in ended.tasks if not t.cancelled() and (e := t.exception()) is not None]
+            if not errors:
+                raise asyncio.CancelledError from None
             first, *others = errors
             for other in others:
                 first.add_note(f"also failed: {type(other).__name__}: {other}")
-            raise first
-        for index, ended in zip(indexes, tasks, strict=True):
-            responses[index] = ended.result()
+            raise first from None
+        for index, answer in zip(indexes, answers, strict=True):
+            responses[index] = answer
 
     async def _one(self, index: int) -> ToolResponse | None:
         """One call, from its permit to its answer; None where it asks something."""
