@@ -17,6 +17,7 @@ from agentgraph.errors import (
     RunNote,
     RunTimeoutError,
     StrategyError,
+    StrayCancelError,
     SyncInLoopError,
     UpdateError,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "Send",
     "StateGraph",
     "StrategyError",
+    "StrayCancelError",
     "SyncInLoopError",
     "UpdateError",
     "Updates",

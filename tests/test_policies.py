@@ -973,6 +973,20 @@ async def test_a_timeout_error_that_a_node_raises_is_not_taken_for_the_runs_time
     assert caught.value is raised
 
 
+@pytest.mark.case("B14")
+@pytest.mark.parametrize("policy", [{}, {"timeout": 60.0}], ids=["awaited in place", "with a policy"])
+async def test_a_node_that_fails_by_itself_finds_its_token_not_cancelled(policy: dict[str, Any]) -> None:
+    tokens: list[CancellationToken] = []
+
+    async def own(state: Log, run: RunContext[None]) -> None:
+        tokens.append(run.cancellation)
+        raise TimeoutError("db said no")
+
+    with pytest.raises(TimeoutError, match="db said no"):
+        await line("own").add_node("own", own, **policy).compile().invoke({})
+    assert [t.cancelled for t in tokens] == [False]
+
+
 @with_clock
 async def test_a_node_that_swallows_the_runs_timeout_does_not_keep_the_run_alive() -> None:
     ran: list[str] = []

@@ -274,7 +274,7 @@ async def test_a_reader_that_stops_reading_holds_the_run_at_the_buffers_bound(bu
 @pytest.mark.case("G1")
 @with_clock
 async def test_a_slow_reader_gets_all_of_it_in_order_from_a_bounded_buffer() -> None:
-    count = 20_000
+    count = 100_000
     emitter = Emitter(count)
     behind, got = 0, 0
     async with line("emit").add_node("emit", emitter).compile().stream({}, buffer=64) as events:

@@ -170,7 +170,7 @@ class GraphRun:
                 return active, ()
             except BaseException as error:
                 if run is not None:
-                    run.close("it failed", cancel=True)
+                    run.close("it failed", cancel=isinstance(error, asyncio.CancelledError))
                 self._fail(error, number)
                 raise
             if host.cancelling() > cancelling:
