@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentgraph import (
     END,
     START,
+    CancellationToken,
     Command,
     ConfigError,
     NodeTimeoutError,

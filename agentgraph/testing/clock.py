@@ -17,9 +17,9 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from agentgraph.errors import AgentGraphError
 from agentgraph.threads import awaited_calls
@@ -169,7 +169,10 @@ class _JumpingSelector(selectors.DefaultSelector):
                     ends.append((watched.getsockname(), watched.getpeername()))
             except OSError:  # a pipe, or a socket that is connecting
                 return 0, True
-        pairs = set(ends)
+        # one end may be in the loop and not watched: whoever reads it has paused (an idle connection in a pool)
+        here = cast("Mapping[int, asyncio.BaseTransport]", getattr(self._loop, "_transports", {}))
+        inside = [(t.get_extra_info("sockname"), t.get_extra_info("peername")) for t in list(here.values())]
+        pairs = {*ends, *inside}
         outside = any(not here or here == there or (there, here) not in pairs for here, there in ends)
         return (_DELIVERY_SECONDS if ends else 0), outside
 

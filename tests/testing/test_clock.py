@@ -7,10 +7,11 @@ import time
 from functools import partial
 
 import anyio.to_thread
+import httpx
 import pytest
 
 from agentgraph import END, START, NodeTimeoutError, StateGraph
-from agentgraph.testing import JumpingLoop, TasksLeftError, run_with_clock, with_clock
+from agentgraph.testing import JumpingLoop, TasksLeftError, run_with_clock, serve_transcript, with_clock
 
 DAY = 86_400.0
 
@@ -146,6 +147,18 @@ async def test_a_connection_with_both_ends_in_the_loop_lets_the_time_jump() -> N
         writer.close()
         await writer.wait_closed()
     assert now() == DAY
+
+
+@with_clock
+async def test_an_idle_connection_of_a_pool_lets_the_time_jump() -> None:
+    async with serve_transcript(b"{}") as server, httpx.AsyncClient() as client:
+        assert (await client.get(f"{server.base_url}/x")).status_code == 200
+        began = time.monotonic()
+        before = now()
+        await asyncio.sleep(DAY)
+        assert now() == before + DAY
+        assert time.monotonic() - began < 5
+        assert server.connections == 1
 
 
 @with_clock
