@@ -64,11 +64,12 @@ class CompiledGraph(Generic[S]):
     async def invoke(
         self, input: Mapping[str, Any] | S, config: RunConfig | None = None, *, context: Any = None
     ) -> RunResult[S]:
-        """Run the graph on `input`, an update of the empty state, and return how it ended.
+        """Run the graph on `input`, and return how it ended.
 
-        `context` is the caller's own object, handed to the nodes. Raises `InputError` for what is no input, a
-        node's own exception with a note that says where, `RecursionLimitError`, `RunTimeoutError`. Whatever the
-        outcome, and after cancellation, nothing of the run runs any more.
+        A dict is an update of the empty state; an instance of the state's class is the whole state. `context` is the
+        caller's own object, handed to the nodes. Raises `InputError` for what is no input, a node's own exception
+        with a note that says where, `RecursionLimitError`, `RunTimeoutError`. Whatever the outcome, and after
+        cancellation, nothing of the run runs any more.
         """
         config = _checked(config)
         run_id = config.run_id or new_id()
@@ -91,7 +92,7 @@ class CompiledGraph(Generic[S]):
         At most `buffer` events wait for the reader; then the run waits. Leaving the block ends the run. An error
         of the run is raised after its last event.
         """
-        positive("stream(buffer=...)", buffer, whole=True)
+        positive("stream(buffer=...)", buffer, whole=True, needed=True)
         config = _checked(config)
         run_id = config.run_id or new_id()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -12,14 +13,23 @@ from agentgraph.errors import ConfigError
 __all__ = ["Retry", "RunConfig", "positive"]
 
 
-def positive(where: str, value: object, *, whole: bool = False) -> None:
-    """Raise `ConfigError` unless `value` is None or a positive (whole) number."""
-    if value is None:
+def positive(where: str, value: object, *, whole: bool = False, needed: bool = False) -> None:
+    """Raise `ConfigError` unless `value` is a positive (whole) number, or None where it is not `needed`."""
+    if value is None and not needed:
         return
     kinds = (int,) if whole else (int, float)
-    kind = "whole number" if whole else "number of seconds"
     if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0:
-        raise ConfigError(f"{where} must be a positive {kind}, or None for no limit; found {value!r}")
+        kind = "whole number" if whole else "number of seconds"
+        none = "" if needed else ", or None for no limit"
+        raise ConfigError(f"{where} must be a positive {kind}{none}; found {value!r}")
+
+
+def _text(where: str, value: object) -> None:
+    """Raise `ConfigError` unless `value` is None or a text that is not empty and can be encoded: events carry it."""
+    if value is None:
+        return
+    if not isinstance(value, str) or not value or any("\ud800" <= sign <= "\udfff" for sign in value):
+        raise ConfigError(f"{where} must be a text that is not empty; found {value!r}")
 
 
 class RunConfig(msgspec.Struct, frozen=True):
@@ -34,19 +44,24 @@ class RunConfig(msgspec.Struct, frozen=True):
     timeout: float | None = None
     """Seconds the whole run may take."""
     tags: tuple[str, ...] = ()
+    """The caller's own words for the run; a list becomes a tuple."""
     metadata: dict[str, Any] = {}
     """The caller's own; nodes read it. `metadata["stream"] = False` turns streaming of models off."""
     run_id: str | None = None
     """The run's id; made at random where None."""
 
     def __post_init__(self) -> None:
-        if self.recursion_limit is None:  # pyright: ignore[reportUnnecessaryComparison]  # users without a checker
-            raise ConfigError("RunConfig(recursion_limit=...) must be a positive whole number; found None")
-        positive("RunConfig(recursion_limit=...)", self.recursion_limit, whole=True)
+        positive("RunConfig(recursion_limit=...)", self.recursion_limit, whole=True, needed=True)
         positive("RunConfig(max_concurrency=...)", self.max_concurrency, whole=True)
         positive("RunConfig(timeout=...)", self.timeout)
-        if self.thread_id is not None and (not isinstance(self.thread_id, str) or not self.thread_id):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"RunConfig(thread_id=...) must be a text that is not empty; found {self.thread_id!r}")
+        _text("RunConfig(thread_id=...)", self.thread_id)
+        _text("RunConfig(run_id=...)", self.run_id)
+        tags: Any = self.tags
+        if not isinstance(tags, (tuple, list)) or not all(isinstance(t, str) for t in cast("list[Any]", tags)):
+            raise ConfigError(f"RunConfig(tags=...) must be several texts, such as ('nightly',); found {tags!r:.80}")
+        msgspec.structs.force_setattr(self, "tags", tuple(cast("list[str]", tags)))
+        if not isinstance(self.metadata, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"RunConfig(metadata=...) must be a dict; found {self.metadata!r:.80}")
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -65,15 +80,14 @@ class Retry(msgspec.Struct, frozen=True):
     """What is tried again: a type, several, or a function of the error. None: see `is_transient`."""
 
     def __post_init__(self) -> None:
-        if self.attempts is None:  # pyright: ignore[reportUnnecessaryComparison]  # users without a checker
-            raise ConfigError("Retry(attempts=...) must be a positive whole number; found None")
-        positive("Retry(attempts=...)", self.attempts, whole=True)
+        positive("Retry(attempts=...)", self.attempts, whole=True, needed=True)
         if not _is_rule(self.on):
-            raise ConfigError(f"Retry(on=...) must be exception types, or a function of the error; found {self.on!r}")
-        if not self.delay >= 0 or not self.max_delay >= 0:
             raise ConfigError(
-                f"Retry(delay=..., max_delay=...) must not be negative; found {self.delay!r}, {self.max_delay!r}"
+                f"Retry(on=...) must be exception types, or a plain function of the error; found {self.on!r}"
             )
+        for name, value in (("delay", self.delay), ("max_delay", self.max_delay)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"Retry({name}=...) must be a number of seconds, 0 for at once; found {value!r}")
 
     def wants(self, error: Exception) -> bool:
         """Tell whether this error is one to try again after."""
@@ -91,7 +105,8 @@ def _is_rule(on: Any) -> bool:
     if isinstance(on, (type, tuple)):
         kinds = cast("tuple[Any, ...]", on if isinstance(on, tuple) else (on,))
         return all(isinstance(k, type) and issubclass(k, BaseException) for k in kinds)
-    return on is None or callable(on)
+    waits = inspect.iscoroutinefunction(on) or inspect.iscoroutinefunction(getattr(on, "__call__", None))  # noqa: B004  # the method itself is wanted
+    return on is None or (callable(on) and not waits)
 
 
 _TRANSIENT_STATUS = {408, 409, 429}

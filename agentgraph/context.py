@@ -14,7 +14,7 @@ import msgspec
 
 from agentgraph import events
 from agentgraph.config import RunConfig
-from agentgraph.errors import RunEndedError, UpdateError
+from agentgraph.errors import RunEndedError
 from agentgraph.messages import Usage
 from agentgraph.threads import call_in_loop, in_loop_thread
 
@@ -240,7 +240,9 @@ class RunContext(Generic[C]):
     `RunEndedError`, which is what stops a worker thread that was left behind.
     """
 
-    __slots__ = ("_closed", "_graph", "_permit", "_pulse", "_task", "_token", "attempt", "path", "step")
+    __slots__ = (
+        "_closed", "_graph", "_parts", "_permit", "_pulse", "_task", "_token", "_whole", "attempt", "path", "step",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -264,6 +266,23 @@ class RunContext(Generic[C]):
         self._permit = permit
         self._token: CancellationToken | None = None
         self._closed: str | None = None
+        self._whole: RunContext[C] | None = None
+        self._parts: tuple[str, ...] = ()
+
+    def part(self, name: str) -> RunContext[C]:
+        """A context of its own for a part of this attempt's work, such as one tool call.
+
+        It ends by `close`, without the attempt: what outlives it can touch nothing of the run any more. Its token is
+        cancelled with the attempt's, and can be cancelled without it; what it asks and records is its own, by `name`.
+        """
+        if self._ended():
+            self.check_open(f"begins its part {name!r}")
+        made: RunContext[C] = RunContext(
+            self._graph, self.path, self.step, self._task, self.attempt, self._pulse, self._permit
+        )
+        made._whole = self
+        made._parts = (*self._parts, name)
+        return made
 
     @property
     def node(self) -> str:
@@ -294,7 +313,8 @@ class RunContext(Generic[C]):
     def cancellation(self) -> CancellationToken:
         """Cancelled when this attempt has to stop: the run was cancelled, or a timeout was reached."""
         if self._token is None:
-            self._token = self._graph.cancellation().child()
+            over = self._graph.cancellation() if self._whole is None else self._whole.cancellation
+            self._token = over.child()
             if self._closed:
                 self._token.detach()
                 self._token.cancel(self._closed)
@@ -307,14 +327,14 @@ class RunContext(Generic[C]):
 
     def next_iteration(self) -> int:
         """Count one more round of this node, and return its number: 0 for the first."""
-        self._check_open("counts a round")
+        self.check_open("counts a round")
         count = self._graph.iterations[self.path[-1]] = self.iterations + 1
         return count
 
     @property
     def scratch(self) -> dict[str, Any]:
         """What the nodes of this graph tell each other during this run. Never stored, never seen by another run."""
-        self._check_open("asks for the run's scratch")
+        self.check_open("asks for the run's scratch")
         return self._graph.scratch
 
     @property
@@ -324,7 +344,7 @@ class RunContext(Generic[C]):
 
     def add_usage(self, usage: Usage) -> None:
         """Count a model call's tokens into the run's sum."""
-        self._check_open("counts tokens")
+        self.check_open("counts tokens")
         shared = self._graph.shared
         shared.usage = usage if shared.usage is None else shared.usage + usage
 
@@ -333,7 +353,7 @@ class RunContext(Generic[C]):
 
         May be called from a worker thread.
         """
-        run: RunContext[Any] | None = self
+        run: RunContext[Any] | None = None if self._ended() else self
         while run is not None:
             if run._pulse is not None:
                 run._pulse.beat()
@@ -343,10 +363,10 @@ class RunContext(Generic[C]):
         """Tell the run's reader: an event of `agentgraph.events`, or any JSON value (it becomes a `Custom`).
 
         In async code, await what is returned: it waits while the reader is behind. In a worker thread the
-        call itself blocks for as long. Without a reader nothing happens. Raises `UpdateError` for a value
-        with no JSON form, `RunEndedError` after the attempt has ended.
+        call itself blocks for as long. Without a reader nothing happens. What has no JSON form is told by its
+        `repr`. Raises `RunEndedError` after the attempt has ended.
         """
-        self._check_open("emits an event")
+        self.check_open("emits an event")
         self.heartbeat()
         shared = self._graph.shared
         sink = shared.sink
@@ -354,13 +374,13 @@ class RunContext(Generic[C]):
             return READY
         if not isinstance(event, _EVENT_TYPES):
             event = events.Custom(data=event)
-        if type(event) is events.Custom or type(event) is events.ToolProgress:
-            _check_json(event, self.node)
+        if type(event) is not events.ModelDelta:
+            event = events.encodable(event)
         if in_loop_thread(shared.loop):
             return sink.put(event, self.path)
 
         def put(done: Callable[[], None]) -> None:
-            if self._closed:  # since this thread asked
+            if self._ended():  # since this thread asked
                 done()
             else:
                 sink.put_then(event, self.path, done)
@@ -374,7 +394,18 @@ class RunContext(Generic[C]):
         What is raised for it, `Interrupted`, passes through `except Exception`. Siblings of the same step
         finish first. `value` is what is shown to whoever answers.
         """
-        raise Interrupted((Interrupt(id=f"{'/'.join(self.path)}:{self._task}", value=value, node=self.path),))
+        self.check_open("asks something")
+        raise Interrupted((Interrupt(id=self._asker(), value=value, node=self.path),))
+
+    def _asker(self) -> str:
+        """Who asks, told apart from all others of this run: each node on the way, which of its Sends, which part."""
+        levels: list[str] = []
+        run: RunContext[Any] | None = self
+        while run is not None:
+            task = f"#{run._task}" if run._task else ""
+            levels.append(_escaped(run.path[-1]) + task + "".join(f":{_escaped(part)}" for part in run._parts))
+            run = run._graph.parent
+        return "/".join(reversed(levels))
 
     async def once(self, key: str, fn: Callable[[], Awaitable[T] | T]) -> T:
         """Call `fn` and keep its result under `key` for this node and step; a further attempt gets it without a call.
@@ -382,22 +413,26 @@ class RunContext(Generic[C]):
         `fn` may be sync (it then must not block) or async. A failed call is not kept.
         """
         records = self._graph.records
-        at = (self.path, self.step, self._task, key)
-        self._check_open(f"runs {key!r}")
+        at = (self.path, self.step, self._task, self._parts, key)
+        self.check_open(f"runs {key!r}")
         if at in records:
             return records[at]
         result = fn()
         value = await cast("Awaitable[T]", result) if inspect.isawaitable(result) else cast("T", result)
-        self._check_open(f"records {key!r}")
+        self.check_open(f"records {key!r}")
         records[at] = value
         return value
 
-    def _check_open(self, does: str) -> None:
-        if self._closed:
-            raise RunEndedError(f"node {self.node!r} {does}, but this attempt has ended: {self._closed}")
+    def _ended(self) -> str | None:
+        return self._closed or (None if self._whole is None else self._whole._ended())
+
+    def check_open(self, does: str) -> None:
+        """Raise `RunEndedError` where the attempt has ended; `does` says what it was about to do."""
+        if reason := self._ended():
+            raise RunEndedError(f"node {self.node!r} {does}, but this attempt has ended: {reason}")
 
     def close(self, reason: str, *, cancel: bool = False) -> None:
-        """The engine's: the attempt has ended. With `cancel`, its token tells so. A second call does nothing."""
+        """The work has ended, says whoever made this context. With `cancel`, its token tells so. Once is enough."""
         if self._closed:
             return
         self._closed = reason
@@ -411,11 +446,10 @@ class RunContext(Generic[C]):
         return f"<RunContext {'/'.join(self.path)} step {self.step} attempt {self.attempt}{closed}>"
 
 
-def _check_json(event: Any, node: str) -> None:
-    try:
-        msgspec.json.encode(event)
-    except (TypeError, ValueError) as error:
-        raise UpdateError(f"node {node!r} emits a value with no JSON form: {error}", node=node) from error
+def _escaped(name: str) -> str:
+    for sign in "%/:#":
+        name = name.replace(sign, f"%{ord(sign):02X}")
+    return name
 
 
 def now() -> float:

@@ -93,12 +93,13 @@ class RoutingError(AgentGraphError, ValueError):
     `node` is the node whose way on was asked for, `value` what was given, `allowed` the names that would do.
     """
 
-    def __init__(self, node: str, what: str, value: object, allowed: Sequence[str]) -> None:
+    def __init__(self, node: str, what: str, value: object, allowed: Sequence[str], *, remedy: str = "") -> None:
         near = nearest(value, allowed) if isinstance(value, str) and value else None
-        hint = f"; did you mean {near!r}?" if near else ""
+        hint = f"; did you mean {near!r}?" if near else ";"
         super().__init__(
             f"{what} of node {node!r} gave {value!r}, which is no target{hint} allowed: {listed(allowed)}"
             + ("" if value not in (None, "") else " (END ends this branch, and so does an empty list)")
+            + (remedy and f"; {remedy}")
         )
         self.node = node
         self.value = value

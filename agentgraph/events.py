@@ -7,11 +7,12 @@ emitted. An event encodes to JSON as it is: `msgspec.json.encode(event)`; `decod
 
 from __future__ import annotations
 
-from typing import Any, Union
+from collections.abc import Callable
+from typing import Any, Union, cast
 
 import msgspec
 
-from agentgraph.messages import Usage
+from agentgraph.messages import Usage, sound
 
 __all__ = [
     "Custom",
@@ -173,11 +174,59 @@ Event = Union[
 ]
 
 _decoder = msgspec.json.Decoder(Event)
+_encoder = msgspec.json.Encoder()
 
 
 def encode(event: Event) -> bytes:
     """The event as a JSON object."""
     return msgspec.json.encode(event)
+
+
+def plain(value: Any) -> Any:
+    """The value as an event may carry it: as it is where it has a JSON form, else with `repr` for what has none."""
+    try:
+        msgspec.json.encode(value)
+    except Exception:  # of whatever kind: a value of any type may come here
+        try:
+            return _mended(value)
+        except Exception:  # it holds itself, or is too deep
+            return shown(value)
+    return value
+
+
+def encodable(event: Any) -> Any:
+    """The event, with what has no JSON form made `plain`."""
+    try:
+        _encoder.encode(event)
+    except Exception:  # of whatever kind: anybody's values may be in it
+        return msgspec.structs.replace(event, **{f: plain(getattr(event, f)) for f in event.__struct_fields__})
+    return event
+
+
+def shown(value: object, form: Callable[[Any], str] = repr) -> str:
+    """`form(value)`, and a text in its place where that fails or cannot be encoded."""
+    try:
+        return sound(str.__str__(form(value)))
+    except Exception:
+        return f"<{type(value).__name__} that cannot be shown>"
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return sound(str.__str__(value))
+    if isinstance(value, dict):
+        items = ((_mended(k), k, _mended(v)) for k, v in cast("dict[Any, Any]", value).items())
+        return {key if isinstance(key, str) else shown(k): v for key, k, v in items}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_mended(item) for item in cast("list[Any]", value)]
+    try:
+        made = msgspec.to_builtins(value, str_keys=True, enc_hook=shown)
+        if isinstance(made, (str, dict, list)):
+            return _mended(made)
+        msgspec.json.encode(made)
+    except Exception:
+        return shown(value)
+    return made
 
 
 def decode(data: bytes | str) -> Event:

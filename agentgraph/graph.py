@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from agentgraph._engine.checks import check
-from agentgraph._engine.plan import Description, NodeSpec, Plan, RouterSpec
+from agentgraph._engine.plan import Description, NodeSpec, Plan, RouterSpec, names_in
 from agentgraph._engine.schema import Schema
 from agentgraph.compiled import CompiledGraph
 from agentgraph.config import Retry
@@ -53,8 +53,7 @@ class StateGraph(Generic[S]):
         self, state: Any = None, *, strategies: Mapping[str, Strategy] | None = None, validate: bool = False
     ) -> None:
         self._state = dict if state is None else state
-        self._strategies = dict(strategies or {})
-        self._said = Description(Schema(self._state, self._strategies, validates=validate))
+        self._said = Description(Schema(self._state, strategies, validates=validate))
 
     def add_node(
         self,
@@ -77,7 +76,7 @@ class StateGraph(Generic[S]):
         `(state, error)` or `(state, error, run)` when the last attempt has failed, and returns what the node
         would have. `wait=True`: runs once nothing active can reach it any more. `ends`: where its `Command`s may
         go. For a graph: `input` maps the keys it gets (this graph's key -> its own), `output` those it gives back
-        (its own key -> this graph's); without, the keys that both know.
+        (its own key -> this graph's); without, the keys that both know, which then must merge alike in both.
         """
         self._said.nodes.append(
             NodeSpec(
@@ -100,7 +99,7 @@ class StateGraph(Generic[S]):
         if isinstance(source, str) or not isinstance(source, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             self._said.edges.append((source, target))
         else:
-            self._said.joins.append((tuple(dict.fromkeys(source)), target))
+            self._said.joins.append((names_in(source), target))
         return self
 
     def add_conditional_edges(

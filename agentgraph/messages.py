@@ -38,6 +38,7 @@ __all__ = [
     "decode",
     "encode",
     "new_id",
+    "sound",
 ]
 
 
@@ -48,6 +49,13 @@ class MessageError(AgentGraphError, ValueError):
 def new_id() -> str:
     """A new random id: 24 hex digits."""
     return os.urandom(12).hex()
+
+
+def sound(text: str) -> str:
+    """The text with surrogate pairs joined, and halves without their other half as U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

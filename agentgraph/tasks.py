@@ -7,10 +7,12 @@ callback a task, no set of them, and no exception group around a single error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
-__all__ = ["NotAllWellError", "run_all"]
+__all__ = ["NotAllWellError", "all_ended", "run_all"]
 
 T = TypeVar("T")
 
@@ -55,20 +57,23 @@ async def run_all(count: int, start: Callable[[int], Coroutine[Any, Any, T]]) ->
         if left:
             for task in tasks:
                 task.cancel()
-            await _all_ended(tasks)
+            await all_ended(tasks)
     if left:
         raise NotAllWellError(tasks)
     return results
 
 
-async def _all_ended(tasks: list[asyncio.Task[Any]]) -> None:
+async def all_ended(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Return once all tasks have ended, however often the waiting is cancelled; raise that afterwards."""
     cancelled: asyncio.CancelledError | None = None
-    while running := [task for task in tasks if not task.done()]:
-        try:
-            await asyncio.wait(running)
-        except asyncio.CancelledError as error:
-            cancelled = error
+    # a cancelled scope of anyio cancels again at every turn of the loop, and would keep it spinning
+    anyio = sys.modules.get("anyio")
+    with nullcontext() if anyio is None else anyio.CancelScope(shield=True):
+        while running := [task for task in tasks if not task.done()]:
+            try:
+                await asyncio.wait(running)
+            except asyncio.CancelledError as error:
+                cancelled = error
     for task in tasks:
         if not task.cancelled():
             task.exception()  # whether the caller looks at it or not: asyncio tells of errors that nobody has seen

@@ -12,6 +12,7 @@ import contextvars
 import os
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ class _Worker:
         threading.Thread(target=self._work, name="agentgraph worker", daemon=True).start()
 
     def _work(self) -> None:
+        _in_worker.is_one = True
         while True:
             try:
                 job = self.jobs.get(timeout=_IDLE_SECONDS)
@@ -64,6 +66,58 @@ def idle_workers() -> int:
     return len(_idle)
 
 
+MOST_AT_ONCE = 256
+"""Calls at work at once in the whole process; further ones wait their turn. Threads left behind do not count."""
+
+_in_worker = threading.local()
+
+
+class _Turns:
+    """Who may work now, of all event loops: first come, first served."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self) -> None:
+        with self._lock:
+            if self._busy < MOST_AT_ONCE:
+                self._busy += 1
+                return
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+        try:
+            await turn
+        except BaseException:
+            with self._lock:
+                has_come = turn not in self._waiting
+                if not has_come:
+                    self._waiting.remove(turn)
+            if has_come:  # and nobody is there to use it
+                self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        with self._lock:
+            while self._waiting:
+                turn = self._waiting.popleft()
+                try:
+                    turn.get_loop().call_soon_threadsafe(_come, turn)
+                except RuntimeError:
+                    continue  # that loop is closed
+                return
+            self._busy -= 1
+
+
+def _come(turn: asyncio.Future[None]) -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
+_turns = _Turns()
+
+
 class ThreadCall:
     """A blocking call under way. `running` tells whether its thread is still in it."""
 
@@ -77,6 +131,16 @@ class ThreadCall:
 
         After cancellation the thread is left behind and its result thrown away: look at `running`.
         """
+        # a call from inside a worker (a node that runs a graph by itself) must not wait for those that wait for it
+        if getattr(_in_worker, "is_one", False):
+            return await self._run(fn, *args)
+        await _turns.take()
+        try:
+            return await self._run(fn, *args)
+        finally:
+            _turns.give_back()
+
+    async def _run(self, fn: Callable[..., T], *args: Any) -> T:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
         context = contextvars.copy_context()

@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Annotated, Any, TypedDict
 
+import anyio
 import pytest
 
 from agentgraph import (
@@ -23,6 +24,7 @@ from agentgraph import (
     RunEndedError,
     RunNote,
     StateGraph,
+    tasks,
 )
 from agentgraph.errors import StrayCancelError
 from agentgraph.messages import Usage
@@ -801,3 +803,52 @@ async def test_a_run_that_fails_after_its_reader_gave_up_is_told_to_nobody(unhea
     gc.collect()
     await asyncio.sleep(0)
     assert unheard == []
+
+
+@pytest.mark.parametrize("how", ["invoke", "stream"])
+async def test_a_run_that_cleans_up_in_a_cancelled_scope_of_anyio_does_not_keep_the_loop_spinning(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = 0
+    wait = asyncio.wait
+
+    async def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal waits
+        waits += 1
+        return await wait(*args, **kwargs)
+
+    monkeypatch.setattr(tasks.asyncio, "wait", counted)
+    started, cleaning, over = 0, asyncio.Event(), asyncio.Event()
+
+    async def slow(state: dict[str, Any]) -> None:
+        nonlocal started
+        started += 1
+        if started == 2:
+            scope.cancel()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            with anyio.CancelScope(shield=True):
+                await over.wait()
+
+    graph = StateGraph()
+    for name in ("a", "b"):
+        graph.add_node(name, slow).add_edge(START, name).add_edge(name, END)
+
+    async def let_go() -> None:
+        await cleaning.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        over.set()
+
+    ending = asyncio.create_task(let_go())
+    with anyio.CancelScope() as scope:
+        if how == "invoke":
+            await graph.compile().invoke({})
+        else:
+            async with graph.compile().stream({}) as events:
+                async for _ in events:
+                    pass
+    await ending
+    assert 1 <= waits <= 6

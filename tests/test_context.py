@@ -16,6 +16,7 @@ from agentgraph import (
     START,
     CancellationToken,
     Command,
+    CompiledGraph,
     Interrupt,
     Retry,
     RunConfig,
@@ -582,3 +583,116 @@ async def test_a_token_asked_for_after_the_end_is_cancelled() -> None:
 
     await line("work").add_node("work", work).compile().invoke({})
     assert seen[0].cancellation.cancelled
+
+
+# --- parts of an attempt, and who asks ---
+
+
+async def asked(*builds: tuple[str, Any], sends: int = 0) -> list[str]:
+    """The ids of what is asked by these nodes beside each other, or by `sends` Sends to the one there is."""
+    graph = StateGraph()
+    for name, node in builds:
+        graph.add_node(name, node).add_edge(name, END)
+        if not sends:
+            graph.add_edge(START, name)
+    if sends:
+        graph.add_conditional_edges(START, lambda state: [Send(builds[0][0], {})] * sends, [builds[0][0]])
+    return [i.id for i in (await graph.compile().invoke({})).interrupts]
+
+
+def asking(name: str = "ask") -> CompiledGraph[dict[str, Any]]:
+    async def ask(state: dict[str, Any], run: RunContext[None]) -> None:
+        run.interrupt("?")
+
+    return StateGraph().add_node(name, ask).add_edge(START, name).add_edge(name, END).compile()
+
+
+async def ask(state: dict[str, Any], run: RunContext[None]) -> None:
+    run.interrupt("?")
+
+
+async def test_each_of_several_sends_asks_under_an_id_of_its_own_at_any_depth() -> None:
+    assert await asked(("sub", asking()), sends=3) == ["sub#1/ask", "sub#2/ask", "sub#3/ask"]
+
+
+async def test_a_name_that_looks_like_a_path_is_told_from_the_path() -> None:
+    assert await asked(("a/b", ask), ("a", asking("b"))) == ["a%2Fb", "a/b"]
+
+
+async def test_parts_of_one_node_ask_each_under_its_own_id() -> None:
+    async def several(state: dict[str, Any], run: RunContext[None]) -> None:
+        async def part(name: str) -> None:
+            run.part(name).interrupt(name)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part("x:1"))
+            group.create_task(part("y"))
+
+    assert sorted(await asked(("n", several))) == ["n:x%3A1", "n:y"]
+
+
+async def test_what_fails_beside_a_question_in_a_group_ends_the_run() -> None:
+    async def both(state: dict[str, Any], run: RunContext[None]) -> None:
+        async def fail() -> None:
+            raise ValueError("boom")
+
+        async def question() -> None:
+            run.interrupt("?")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(question())
+            group.create_task(fail())
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await asked(("n", both))
+    assert [repr(e) for e in caught.value.exceptions] == ["ValueError('boom')"]
+
+
+async def test_a_part_that_was_closed_can_touch_nothing_while_its_attempt_goes_on() -> None:
+    refused: list[str] = []
+
+    async def node(state: dict[str, Any], run: RunContext[None]) -> None:
+        part = run.part("p")
+        token = part.cancellation
+        part.close("it is over", cancel=True)
+        for touch in (
+            lambda: part.emit(1),
+            lambda: part.add_usage(Usage()),
+            lambda: part.scratch,
+            lambda: part.part("q"),
+            lambda: part.interrupt(1),
+        ):
+            with pytest.raises(RunEndedError, match="it is over"):
+                touch()
+            refused.append("refused")
+        assert (token.cancelled, run.cancellation.cancelled) == (True, False)
+        await run.emit(2)
+
+    graph = StateGraph().add_node("n", node).add_edge(START, "n").add_edge("n", END)
+    await graph.compile().invoke({})
+    assert len(refused) == 5
+
+
+async def test_a_part_ends_with_its_attempt_and_its_token_with_the_attempts() -> None:
+    parts: list[RunContext[None]] = []
+
+    async def node(state: dict[str, Any], run: RunContext[None]) -> None:
+        parts.append(run.part("p"))
+        run.cancellation.cancel("enough")
+        assert parts[0].cancellation.cancelled
+
+    await StateGraph().add_node("n", node).add_edge(START, "n").add_edge("n", END).compile().invoke({})
+    with pytest.raises(RunEndedError):
+        parts[0].emit(1)
+
+
+async def test_what_outlives_its_node_cannot_run_a_graph_as_part_of_the_run() -> None:
+    kept: list[RunContext[None]] = []
+    inner = asking()
+
+    async def node(state: dict[str, Any], run: RunContext[None]) -> None:
+        kept.append(run)
+
+    await StateGraph().add_node("n", node).add_edge(START, "n").add_edge("n", END).compile().invoke({})
+    with pytest.raises(RunEndedError, match="runs graph 'graph', but this attempt has ended"):
+        await inner({}, kept[0])

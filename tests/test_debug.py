@@ -3,8 +3,10 @@
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import msgspec
@@ -21,6 +23,29 @@ class State(TypedDict, total=False):
     nested: dict[str, Any]
     seen: set[int]
     messages: Annotated[list[UserMessage], Append()]
+
+
+@dataclass(slots=True)
+class Slotted:
+    names: list[str] = field(default_factory=list[str])
+
+
+class Base:
+    __slots__ = ("_Base__own", "shared", "unset")
+
+    def __init__(self) -> None:
+        self._Base__own = [1]
+        self.shared = 1
+
+    def grow(self) -> None:
+        self._Base__own.append(2)
+
+    def fill(self) -> None:
+        self.unset = "a cache"
+
+
+class Derived(Base):
+    """Has a `__dict__` beside its base's slots."""
 
 
 @dataclass
@@ -44,7 +69,16 @@ def fresh() -> dict[str, Any]:
     """An input that no other test has."""
     return {
         "items": [1, [2, 3]],
-        "nested": {"a": {"b": [1]}, "thing": Thing(), "packed": Packed()},
+        "nested": {
+            "a": {"b": [1]},
+            "thing": Thing(),
+            "packed": Packed(),
+            "slotted": Slotted(),
+            "derived": Derived(),
+            "queue": deque([1, [2]]),
+            "bytes": bytearray(b"ab"),
+            "path": Path("a/b"),
+        },
         "seen": {1, 2},
         "messages": [UserMessage(content="hi", metadata={"k": "v"})],
     }
@@ -60,6 +94,16 @@ CHANGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "an object's field": ("nested", lambda s: setattr(s["nested"]["thing"], "names", ["x"])),
     "a list in an object": ("nested", lambda s: s["nested"]["thing"].names.append("x")),
     "a struct's field": ("nested", lambda s: setattr(s["nested"]["packed"], "names", ["x"])),
+    "a slot of a dataclass": ("nested", lambda s: setattr(s["nested"]["slotted"], "names", ["x"])),
+    "a list in a slot": ("nested", lambda s: s["nested"]["slotted"].names.append("x")),
+    "a private slot of a base class": ("nested", lambda s: s["nested"]["derived"].grow()),
+    "a slot of a base class": ("nested", lambda s: setattr(s["nested"]["derived"], "shared", 2)),
+    "a slot emptied": ("nested", lambda s: delattr(s["nested"]["derived"], "shared")),
+    "an attribute beside slots": ("nested", lambda s: setattr(s["nested"]["derived"], "more", 2)),
+    "a deque": ("nested", lambda s: s["nested"]["queue"].rotate()),
+    "a list in a deque": ("nested", lambda s: s["nested"]["queue"][1].append(3)),
+    "a byte": ("nested", lambda s: s["nested"]["bytes"].__setitem__(0, 99)),
+    "bytes added": ("nested", lambda s: s["nested"]["bytes"].extend(b"c")),
     "a set": ("seen", lambda s: s["seen"].add(3)),
     "a message's metadata": ("messages", lambda s: s["messages"][0].metadata.update(k="w")),
 }
@@ -94,6 +138,34 @@ async def test_what_a_node_may_do_is_no_change_in_place() -> None:
     result = await line("work").add_node("work", work).compile(debug=True).invoke(fresh())
     assert result.state.get("items") == [1, [2, 3], "new"]
     assert result.state.get("seen") == {1, 2}
+
+
+async def test_a_slot_that_is_filled_later_is_a_cache_and_no_change() -> None:
+    async def work(state: State) -> None:
+        nested = state.get("nested", {})
+        nested["derived"].fill()
+        assert {str(nested["path"]): hash(nested["path"])}
+
+    await line("work").add_node("work", work).compile(debug=True).invoke(fresh())
+
+
+async def test_a_node_that_fails_after_a_change_in_place_is_told_of_in_a_note_on_its_own_error() -> None:
+    async def work(state: State) -> None:
+        state.get("items", []).append(9)
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError, match="gone") as caught:
+        await line("work").add_node("work", work).compile(debug=True).invoke(fresh())
+    assert caught.value.__notes__[0].startswith("node 'work' changed the value of key 'items' in place")
+
+
+async def test_a_node_that_fails_without_a_change_in_place_has_no_such_note() -> None:
+    async def work(state: State) -> None:
+        raise KeyError("gone")
+
+    with pytest.raises(KeyError, match="gone") as caught:
+        await line("work").add_node("work", work).compile(debug=True).invoke(fresh())
+    assert not any("in place" in note for note in caught.value.__notes__)
 
 
 async def test_a_thread_is_looked_at_too() -> None:

@@ -1,6 +1,8 @@
 """Events: immutable, JSON as they are, and told by a run with its id, a number, a path and a time."""
 
+import enum
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgraph import END, START, Command, Retry, RunConfig, RunContext, StateGraph, UpdateError
+from agentgraph import END, START, Command, Retry, RunConfig, RunContext, StateGraph
 from agentgraph.events import (
     Custom,
     Event,
@@ -209,15 +211,155 @@ async def test_values_of_an_update_with_no_json_form_stand_as_their_repr() -> No
     assert json.loads(encode(update))["update"]["message"]["content"] == "hi"
 
 
+class Odd:
+    def __repr__(self) -> str:
+        return "<odd \ud800>"
+
+
+class Mute:
+    def __repr__(self) -> str:
+        raise KeyError("mute")
+
+    def __str__(self) -> str:
+        raise KeyError("mute")
+
+
+class Words(str):
+    __slots__ = ()
+
+
+@dataclass
+class Holder:
+    held: Any = None
+
+
+class Level(enum.Enum):
+    ODD = Odd()
+
+
+def cyclic() -> list[Any]:
+    made: list[Any] = [1]
+    made.append(made)
+    return made
+
+
+def looped() -> Holder:
+    made = Holder()
+    made.held = {"self": made}
+    return made
+
+
+def deep() -> list[Any]:
+    made: list[Any] = []
+    for _ in range(100_000):
+        made = [made]
+    return made
+
+
+ODD_VALUES: dict[str, tuple[Any, Any]] = {
+    "a list that holds itself": (cyclic(), "[1, [...]]"),
+    "an object that holds itself": (looped(), "Holder(held={'self': ...})"),
+    "an object that cannot be shown": ([1, Mute()], [1, "<Mute that cannot be shown>"]),
+    "a key that is a tuple": ({(1, 2): "v", Words("w"): 1}, {"(1, 2)": "v", "w": 1}),
+    "a key that cannot be shown": ({Mute(): [Odd()]}, {"<Mute that cannot be shown>": ["<odd \ufffd>"]}),
+    "a key that is a number": ({1: Odd()}, {"1": "<odd \ufffd>"}),
+    "half a surrogate pair": ({"\udc00": ["\ud83d\ude00", "\ud800"]}, {"\ufffd": ["\U0001f600", "\ufffd"]}),
+    "a number of 5000 digits": ([10**5000], ["<int that cannot be shown>"]),
+    "a member of an enum that is an object": ([Level.ODD], ["<Level.ODD: <odd \ufffd>>"]),
+    "a text of another class": ([Words("w")], ["w"]),
+    "a message that holds an object": (
+        UserMessage(content="\ud800", id="m", metadata={"k": Odd()}),
+        {"role": "user", "id": "m", "metadata": {"k": "<odd \ufffd>"}, "content": "\ufffd"},
+    ),
+    "a set of objects": ({Odd}, [repr(Odd)]),
+}
+
+
+@pytest.mark.parametrize(("value", "expected"), ODD_VALUES.values(), ids=ODD_VALUES)
+async def test_an_update_of_whatever_value_is_told_and_encodes(value: Any, expected: Any) -> None:
+    graph = StateGraph().add_node("write", lambda _: {"key": value, "fine": {"k": [1]}})
+    graph.add_edge(START, "write").add_edge("write", END)
+    async with graph.compile().stream({}) as events:
+        (update,) = [e async for e in events if isinstance(e, StateUpdate)]
+    assert update.update == {"key": expected, "fine": {"k": [1]}}
+    assert json.loads(msgspec.json.encode(update))["update"]["key"] == expected
+    assert events.result.state["key"] is value
+
+
+async def test_a_value_that_is_too_deep_to_encode_is_told_as_one_that_cannot_be_shown() -> None:
+    value = deep()
+    graph = StateGraph().add_node("write", lambda _: {"key": value, "\ud800": 1})
+    graph.add_edge(START, "write").add_edge("write", END)
+    (update,) = [e for e in await told(graph) if isinstance(e, StateUpdate)]
+    assert decode(encode(update)) == update
+    assert update.update == {"key": "<list that cannot be shown>", "\ufffd": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"), [({"q": Odd()}, {"q": "<odd \ufffd>"}), (Mute(), "<Mute that cannot be shown>")]
+)
+async def test_a_question_of_whatever_value_is_told_and_encodes(value: Any, asked: Any) -> None:
+    async def ask(state: Any, run: RunContext[None]) -> None:
+        run.interrupt(value)
+
+    graph = StateGraph(strategies={}).add_node("ask", ask).add_edge(START, "ask").add_edge("ask", END)
+    async with graph.compile().stream({}) as events:
+        (question,) = [e async for e in events if isinstance(e, InterruptRaised)]
+    assert json.loads(encode(question))["value"] == asked
+    assert events.result.interrupts[0].value is value
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [(ValueError("\ud800"), "\ufffd"), (ValueError(Mute()), "<ValueError that cannot be shown>")],
+    ids=["half a pair", "no text"],
+)
+async def test_an_error_of_whatever_text_is_told_and_encodes(error: Exception, text: str) -> None:
+    async def flaky(state: Any, run: RunContext[None]) -> None:
+        if run.attempt < 3:
+            raise error
+
+    graph = StateGraph(strategies={})
+    graph.add_node("flaky", flaky, retry=Retry(attempts=2, delay=0, on=ValueError))
+    graph.add_edge(START, "flaky").add_edge("flaky", END)
+    seen: list[Event] = []
+
+    async def read() -> None:
+        async with graph.compile().stream({}) as events:
+            async for event in events:
+                seen.append(event)  # noqa: PERF401  # a list made at once would be lost with the error
+
+    with pytest.raises(type(error)) as caught:
+        await read()
+    assert caught.value is error
+    assert [decode(encode(e)) for e in seen] == seen
+    assert [e.error for e in seen if isinstance(e, NodeFinished)] == [f"ValueError: {text}"] * 2
+    assert [e.message for e in seen if isinstance(e, RunFailed)] == [text]
+
+
 @pytest.mark.parametrize("value", [object(), {"k": object()}, {("a", "b"): 1}, float, "\ud800"], ids=ascii)
-async def test_emitting_what_has_no_json_form_is_an_error_that_names_the_node(value: Any) -> None:
+async def test_what_has_no_json_form_is_told_by_its_repr_and_fails_no_run(value: Any) -> None:
+    async def work(state: Any, run: RunContext[None]) -> None:
+        await run.emit(value)
+        await run.emit(ToolProgress(call_id="c", name="t", data=value))
+
+    graph = StateGraph(strategies={})
+    graph.add_node("work", work).add_edge(START, "work").add_edge("work", END)
+    seen = await told(graph)
+    assert [decode(encode(e)) for e in seen] == seen
+    assert [type(e) for e in seen if isinstance(e, (Custom, ToolProgress))] == [Custom, ToolProgress]
+
+
+async def test_a_value_that_holds_itself_is_told_and_fails_no_run() -> None:
+    value: list[Any] = []
+    value.append(value)
+
     async def work(state: Any, run: RunContext[None]) -> None:
         await run.emit(value)
 
     graph = StateGraph(strategies={})
     graph.add_node("work", work).add_edge(START, "work").add_edge("work", END)
-    with pytest.raises(UpdateError, match="node 'work' emits a value with no JSON form"):
-        await told(graph)
+    assert [e.data for e in await told(graph) if isinstance(e, Custom)] == ["[[...]]"]
 
 
 @given(

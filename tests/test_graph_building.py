@@ -1,10 +1,14 @@
 """What `compile()` refuses, and what a run refuses of its input and of what nodes return."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict
+import functools
+import operator
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict
 
 import msgspec
 import pytest
+from typing_extensions import TypeAliasType
 
 from agentgraph import (
     END,
@@ -21,7 +25,19 @@ from agentgraph import (
     StateGraph,
     UpdateError,
 )
-from agentgraph.strategies import Append, Merge, Reduce
+from agentgraph.strategies import (
+    REMOVE_ALL,
+    Append,
+    LastWrite,
+    Merge,
+    Messages,
+    Reduce,
+    RemoveByHash,
+    RemoveMessage,
+    Replace,
+    RewriteMessages,
+    Strategy,
+)
 
 
 class State(TypedDict, total=False):
@@ -345,6 +361,32 @@ def test_an_error_handler_that_cannot_take_an_error_is_refused(handler: Any) -> 
     assert only(graph).startswith("node 'b': on_error must be a function of (state, error) or (state, error, run)")
 
 
+@pytest.mark.parametrize("ends", [5, [5], [["a"]], [None]])
+def test_ends_that_are_no_names_are_refused(ends: Any) -> None:
+    graph = line("a").add_node("b", idle, ends=ends).add_edge("a", "b").add_edge("b", END)
+    assert only(graph).startswith("node 'b': ends has an unknown node ")
+
+
+@pytest.mark.parametrize("targets", [5, {"x": ["a"]}, [["a"]], [None], {"x": 5}])
+def test_targets_that_are_no_names_are_refused(targets: Any) -> None:
+    graph = line("a").add_conditional_edges("a", lambda _: END, targets)
+    assert only(graph).startswith("the router of 'a' names an unknown node ")
+
+
+def test_a_join_of_something_else_than_names_is_refused() -> None:
+    wrong: Any = [["a"], 5]
+    assert faults(line("a", "b").add_edge(wrong, "b")) == (
+        "an edge starts at an unknown node ['a']; known: 'a', 'b'",
+        "an edge starts at an unknown node 5; known: 'a', 'b'",
+    )
+
+
+def test_misspelt_ends_do_not_make_what_they_mean_unreached() -> None:
+    graph = StateGraph(State).add_node("go", idle, ends=["serach"]).add_node("search", idle)
+    graph.add_edge(START, "go").add_edge("search", END)
+    assert only(graph).startswith("node 'go': ends has an unknown node 'serach'; did you mean 'search'?")
+
+
 def test_key_mappings_are_for_graphs_only() -> None:
     graph = line("a").add_node("b", idle, input={"text": "text"}).add_edge("a", "b").add_edge("b", END)
     assert only(graph) == "node 'b': input= and output= are for graphs as nodes"
@@ -358,6 +400,106 @@ def test_key_mappings_of_unknown_keys_are_refused() -> None:
         "node 'sub': output has an unknown state key 'note'; did you mean 'notes'? known: 'text', 'notes'",
         "node 'sub': output has an unknown state key 'nots'; did you mean 'notes'? known: 'text', 'notes'",
     )
+
+
+@pytest.mark.parametrize(
+    ("mapping", "told"), [(5, "must map state keys"), ({"text": ["a"]}, "has an unknown state key")]
+)
+@pytest.mark.parametrize("way", ["input", "output"])
+@pytest.mark.parametrize("state", [State, None])
+def test_a_mapping_of_something_else_than_keys_is_refused(way: str, mapping: Any, told: str, state: Any) -> None:
+    keys: dict[str, Any] = {"output": {"text": "text"}} | {way: mapping}
+    graph: StateGraph[Any] = StateGraph(state).add_node("sub", line("x").compile(), **keys)
+    assert only(graph.add_edge(START, "sub").add_edge("sub", END)).startswith(f"node 'sub': {way} {told}")
+
+
+# --- keys that a graph shares with the one it is a node of ---
+
+ADDS: dict[str, Strategy] = {"log": Append(), "text": LastWrite()}
+REPLACES: dict[str, Strategy] = {"log": LastWrite()}
+
+
+def holding(strategies: Any, node: Any, **mappings: Any) -> StateGraph[Any]:
+    """A graph of one node."""
+    graph = StateGraph(strategies=strategies).add_node("sub", node, **mappings)
+    return graph.add_edge(START, "sub").add_edge("sub", END)
+
+
+@pytest.mark.parametrize(
+    ("child", "parent", "told"),
+    [
+        (ADDS, REPLACES, "Append() in its graph and LastWrite() in this one"),
+        (REPLACES, ADDS, "LastWrite() in its graph and Append() in this one"),
+        (ADDS, None, "Append() in its graph and Replace() in this one"),
+        (None, ADDS, "Replace() in its graph and Append() in this one"),
+    ],
+)
+def test_a_shared_key_that_one_graph_adds_to_and_the_other_replaces_is_refused(
+    child: Any, parent: Any, told: str
+) -> None:
+    inner = holding(child, idle).compile()
+    fault = only(holding(parent, inner))
+    assert fault.startswith(f"node 'sub': state key 'log' has {told}, so that what it writes would be lost or doubled;")
+    assert "the same strategy in both, or name by input= and output= the keys" in fault
+    assert only(holding(parent, inner, input={})) == fault
+    holding(parent, inner, output={"log": "log"}).compile()
+
+
+@pytest.mark.parametrize(("own", "ours"), [(Append(), Messages()), (LastWrite(), Replace()), (Reduce(max), Merge())])
+def test_a_shared_key_that_both_graphs_add_to_or_both_replace_is_sound(own: Strategy, ours: Strategy) -> None:
+    holding({"key": ours}, holding({"key": own}, idle).compile()).compile()
+
+
+def test_a_graph_that_has_no_key_in_common_with_its_parent_needs_a_mapping() -> None:
+    inner = holding({"own": Append()}, idle).compile()
+    assert only(holding(ADDS, inner)) == (
+        "node 'sub': its graph has no state key in common with this one; "
+        "name a key alike in both, or map them by input= and output="
+    )
+    for mapping in ({"input": {"text": "own"}}, {"output": {"own": "log"}}):
+        holding(ADDS, inner, **mapping).compile()
+
+
+def test_a_state_that_is_none_hides_no_key_and_makes_no_further_fault() -> None:
+    wrong: Any = 7
+    graph = StateGraph(wrong).add_node("sub", line("x").compile()).add_edge(START, "sub").add_edge("sub", END)
+    assert only(graph).startswith("the state must be ")
+
+
+# --- keys that a node needs ---
+
+
+class Needy:
+    def __init__(self, **needs: Any) -> None:
+        self.needs = needs
+
+    async def __call__(self, state: Any, run: RunContext[None]) -> None: ...
+
+
+def test_a_key_that_a_node_needs_and_the_state_does_not_have_is_refused() -> None:
+    assert only(holding({"mesages": Messages()}, Needy(messages="the conversation"))) == (
+        "node 'sub' needs the state key 'messages' with a strategy that adds, such as Messages(); the state has an "
+        "unknown state key 'messages'; did you mean 'mesages'? known: 'mesages' (the key is for the conversation)"
+    )
+
+
+@pytest.mark.parametrize("strategies", [None, {"messages": Replace()}, {"messages": LastWrite()}])
+def test_a_key_that_a_node_needs_and_the_state_replaces_is_refused(strategies: Any) -> None:
+    has = "LastWrite()" if strategies and type(strategies["messages"]) is LastWrite else "Replace()"
+    assert only(holding(strategies, Needy(messages="the conversation"))) == (
+        "node 'sub' needs the state key 'messages' with a strategy that adds, such as Messages(); "
+        f"it has {has} (the key is for the conversation)"
+    )
+
+
+def test_a_key_that_a_node_needs_may_have_any_strategy_that_adds() -> None:
+    holding({"log": Append(), "sum": Reduce(max)}, Needy(log="what it did", sum="the cost")).compile()
+
+
+def test_an_attribute_of_that_name_that_is_no_mapping_is_the_nodes_own() -> None:
+    node = Needy()
+    node.needs = ["coffee"]  # pyright: ignore[reportAttributeAccessIssue]
+    holding(None, node).compile()
 
 
 # --- the state ---
@@ -415,6 +557,74 @@ def test_a_strategy_that_does_not_fit_its_key_is_refused(state: Any, told: str) 
     fault = only(graph)
     assert fault.startswith("state key 'key'")
     assert told in fault
+
+
+class OptionalOutside(TypedDict):
+    key: Annotated[list[str], Append()] | None
+
+
+class InsideList(TypedDict, total=False):
+    key: list[Annotated[dict[str, int], Merge()]]
+
+
+@dataclass
+class OptionalField:
+    key: Annotated[list[Any], Append()] | None = None
+
+
+class OptionalClass(TypedDict):
+    key: Annotated[list[str], Append] | None
+
+
+class OptionalStruct(msgspec.Struct):
+    key: Optional[Annotated[list[str], Append()]] = None  # noqa: UP045  # the older way to write it
+
+
+@pytest.mark.parametrize(
+    ("state", "remedy"),
+    [
+        (OptionalOutside, "Annotated[list[str] | None, Append()]"),
+        (OptionalField, "Annotated[list[typing.Any] | None, Append()]"),
+        (OptionalClass, "Annotated[list[str] | None, Append()]"),
+        (OptionalStruct, "Annotated[list[str] | None, Append()]"),
+        (InsideList, "Annotated[list[dict[str, int]], Merge()]"),
+    ],
+)
+def test_a_strategy_inside_a_keys_type_is_refused(state: Any, remedy: str) -> None:
+    graph: StateGraph[Any] = StateGraph(state).add_node("a", idle).add_edge(START, "a").add_edge("a", END)
+    fault = only(graph)
+    assert fault.startswith("state key 'key': ")
+    assert fault.endswith(f"stands inside the key's type, where it does not count; write {remedy}")
+
+
+async def test_a_strategy_round_a_whole_optional_type_counts() -> None:
+    class Notes(TypedDict):
+        key: NotRequired[Annotated[list[str] | None, Append()]]
+
+    graph = StateGraph(Notes).add_node("a", lambda _: {"key": "x"}).add_edge(START, "a").add_edge("a", END)
+    assert (await graph.compile().invoke({})).state == {"key": ["x"]}
+
+
+Notes = TypeAliasType("Notes", Annotated[list[str], Append()])
+
+
+async def test_a_strategy_in_an_alias_of_the_keys_type_counts() -> None:
+    class Aliased(TypedDict):
+        key: Notes
+
+    graph = StateGraph(Aliased).add_node("a", lambda _: {"key": "x"}).add_edge(START, "a").add_edge("a", END)
+    assert (await graph.compile().invoke({})).state == {"key": ["x"]}
+
+
+@pytest.mark.parametrize("strategies", [5, [("text", Append())]])
+def test_strategies_that_are_no_mapping_are_refused(strategies: Any) -> None:
+    graph = StateGraph(State, strategies=strategies).add_node("a", idle).add_edge(START, "a").add_edge("a", END)
+    assert only(graph) == f"strategies must map state keys to strategies; found {strategies!r}"
+
+
+def test_a_strategy_for_what_is_no_key_is_refused() -> None:
+    wrong: Any = {5: Append()}
+    assert only(holding(wrong, idle)) == "strategies: unknown state key 5; known: none"
 
 
 def test_a_strategy_for_an_unknown_key_is_refused_with_the_nearest_one() -> None:
@@ -501,10 +711,69 @@ def test_a_run_setting_that_cannot_be_meant_is_refused(setting: str, value: Any)
         RunConfig(**{setting: value})
 
 
-@pytest.mark.parametrize("settings", [{"attempts": 0}, {"delay": -1}, {"max_delay": -0.5}])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("thread_id", ""),
+        ("thread_id", 5),
+        ("run_id", ""),
+        ("run_id", 5),
+        ("run_id", "\ud800"),
+        ("tags", "abc"),
+        ("tags", None),
+        ("tags", (1,)),
+        ("metadata", None),
+        ("metadata", ["a"]),
+    ],
+    ids=ascii,
+)
+def test_a_run_setting_of_a_wrong_type_is_refused(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"RunConfig\({setting}=...\) must be .*; found "):
+        RunConfig(**{setting: value})
+
+
+def test_tags_may_be_a_list_and_become_a_tuple() -> None:
+    tags: Any = ["a", "b"]
+    assert RunConfig(tags=tags).tags == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"attempts": 0}, {"attempts": None}]
+    + [{name: value} for name in ("delay", "max_delay") for value in (-1, -0.5, "x", None, True, float("nan"))],
+)
 def test_a_retry_that_cannot_be_meant_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="Retry"):
+    (name,) = settings
+    with pytest.raises(ConfigError, match=rf"Retry\({name}=...\) must be "):
         Retry(**settings)
+
+
+async def rule(error: Exception) -> bool:
+    return True
+
+
+class Rule:
+    async def __call__(self, error: Exception) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("on", [rule, Rule(), functools.partial(rule), [ValueError], "ValueError"])
+def test_a_rule_of_retry_that_is_no_plain_function_is_refused(on: Any) -> None:
+    with pytest.raises(ConfigError, match=r"Retry\(on=...\) must be exception types, or a plain function"):
+        Retry(on=on)
+
+
+@pytest.mark.parametrize("buffer", [0, None, "x"])
+def test_a_buffer_that_cannot_be_meant_is_refused(buffer: Any) -> None:
+    with pytest.raises(ConfigError, match=r"stream\(buffer=...\) must be a positive whole number; found"):
+        line("a").compile().stream({}, buffer=buffer)
+
+
+def test_what_may_be_none_is_told_so_and_what_may_not_is_not() -> None:
+    with pytest.raises(ConfigError, match=r"a positive whole number, or None for no limit; found 0"):
+        RunConfig(max_concurrency=0)
+    with pytest.raises(ConfigError, match=r"a positive whole number; found 0"):
+        RunConfig(recursion_limit=0)
 
 
 async def test_a_config_that_is_a_dict_is_refused() -> None:
@@ -543,6 +812,74 @@ async def test_an_input_that_lacks_a_key_without_a_default_is_refused() -> None:
     graph = StateGraph(Question).add_node("a", lambda _: None).add_edge(START, "a").add_edge("a", END)
     with pytest.raises(InputError, match="the input lacks 'text', which Question has no default for"):
         await graph.compile().invoke({})
+
+
+async def test_an_input_of_the_states_class_is_the_whole_state() -> None:
+    @dataclass
+    class Whole:
+        notes: Annotated[list[str], Append()] = field(default_factory=lambda: ["default"])
+        cost: Annotated[float, Reduce(operator.add)] = 5.0
+
+    class Packed(msgspec.Struct):
+        notes: Annotated[list[str], Append()] = msgspec.field(default_factory=lambda: ["default"])
+        cost: Annotated[float, Reduce(operator.add)] = 5.0
+
+    for made in (Whole, Packed):
+        graph: StateGraph[Any] = StateGraph(made).add_node("a", lambda _: {"notes": "a"})
+        app = graph.add_edge(START, "a").add_edge("a", END).compile()
+        assert (await app.invoke(made())).state == made(["default", "a"], 5.0)
+        assert (await app.invoke(made(["given"], 1.0))).state == made(["given", "a"], 1.0)
+        assert (await app.invoke({"notes": ["given"], "cost": 1.0})).state == made(["default", "given", "a"], 6.0)
+
+
+async def test_values_of_an_input_of_the_states_class_are_validated_where_values_are() -> None:
+    @dataclass
+    class Whole:
+        notes: Annotated[list[str], Append()]
+
+    graph = StateGraph(Whole, validate=True).add_node("a", lambda _: None).add_edge(START, "a").add_edge("a", END)
+    wrong: Any = [7]
+    with pytest.raises(InputError, match="the input's key 'notes' does not fit: Expected `str`, got `int`"):
+        await graph.compile().invoke(Whole(wrong))
+
+
+async def test_an_input_of_the_states_class_that_lacks_a_field_is_refused() -> None:
+    @dataclass
+    class Whole:
+        text: str
+        notes: list[str] = field(init=False)
+
+    graph = StateGraph(Whole).add_node("a", lambda _: None).add_edge(START, "a").add_edge("a", END)
+    with pytest.raises(InputError, match="the input lacks 'notes'"):
+        await graph.compile().invoke(Whole("t"))
+
+
+async def test_keys_that_nodes_keep_to_themselves_are_not_offered() -> None:
+    async def odd(state: Any) -> Any:
+        return {"_onw": 1}
+
+    graph = holding({"text": Replace(), "_own": Replace()}, odd)
+    with pytest.raises(UpdateError, match=r"unknown state key '_onw'; known: 'text'\n"):
+        await graph.compile().invoke({})
+    with pytest.raises(InputError, match=r"unknown state key '_onw'; known: 'text'$"):
+        await graph.compile().invoke({"_onw": 1})
+
+
+MARKERS = [RemoveMessage("m"), RemoveByHash("m"), REMOVE_ALL, RewriteMessages([], [])]
+
+
+@pytest.mark.parametrize("marker", MARKERS, ids=lambda marker: type(marker).__name__)
+@pytest.mark.parametrize("strategy", [Replace(), LastWrite()], ids=repr)
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_marker_for_a_key_that_is_replaced_is_refused(strategy: Strategy, marker: Any, alone: bool) -> None:
+    value = marker if alone else ["text", marker]
+    app = holding({"messages": strategy}, lambda state: {"messages": value} if not state else None).compile()  # pyright: ignore[reportUnknownLambdaType]
+    told = f"{strategy!r} does not follow {type(marker).__name__}, it would keep it as a value; give the key a strategy"
+    with pytest.raises(UpdateError, match=re.escape(f"node 'sub', key 'messages': {told}")) as caught:
+        await app.invoke({})
+    assert (caught.value.node, caught.value.key) == ("sub", "messages")
+    with pytest.raises(InputError, match=re.escape(f"the input's key 'messages' does not fit: {told}")):
+        await app.invoke({"messages": value})
 
 
 @pytest.mark.parametrize("returned", ["text", 7, ["notes"], ("notes", "x"), True])

@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgraph import END, START, Command, RecursionLimitError, RunConfig, RunContext, Send, StateGraph
+from agentgraph import (
+    END,
+    START,
+    Command,
+    RecursionLimitError,
+    RoutingError,
+    RunConfig,
+    RunContext,
+    Send,
+    StateGraph,
+)
 from agentgraph.strategies import Append
 
 
@@ -479,3 +489,79 @@ async def test_without_loops_nothing_that_waits_runs_before_what_it_waits_for(sh
         before = [at[name] for name in shape.names if name != target and at[name] and shape.leads(name, target)]
         if at[target]:
             assert all(steps[-1] < at[target][0] for steps in before)
+
+
+# --- gotos that nothing spoke of ---
+
+
+def jump(goto: Any) -> Any:
+    return Command(goto=goto)
+
+
+def plain(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A decorator that does not say what it wraps."""
+
+    async def inner(state: Any) -> Any:
+        return await fn(state)
+
+    return inner
+
+
+async def in_a_helper(state: Log) -> Any:
+    return jump("b")
+
+
+@plain
+async def in_a_decorated_one(state: Log) -> Any:
+    return Command(goto="b")
+
+
+async def by_a_send(state: Log) -> Any:
+    return jump(Send("b", {}))
+
+
+async def fails(state: Log) -> Any:
+    raise KeyError("gone")
+
+
+async def handles(state: Log, error: Exception) -> Any:
+    return jump(["b"])
+
+
+HIDDEN: dict[str, dict[str, Any]] = {
+    "in a helper": {"node": in_a_helper},
+    "in a decorated one": {"node": in_a_decorated_one},
+    "by a Send": {"node": by_a_send},
+    "in an error handler": {"node": fails, "on_error": handles},
+}
+
+
+@pytest.mark.parametrize("node", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("spelling", ["join", "wait"])
+async def test_a_goto_that_nothing_spoke_of_is_refused_where_nodes_wait(node: dict[str, Any], spelling: str) -> None:
+    graph = nodes("bcd", "d").add_node("x", **node).add_edge(START, "x").add_edge(START, "c").add_edge("x", END)
+    if spelling == "join":
+        graph.add_edge("c", "b").add_edge(["b", "c"], "d")
+    else:
+        graph.add_node("w", say("w"), wait=True).add_edge("c", "b").add_edge(["b"], "d").add_edge("d", "w")
+        graph.add_edge("w", END)
+    told = r"Command\(goto=...\) of node 'x' gave 'b', .*; say where it may go: add_node\('x', ..., ends=\[...\]\)"
+    with pytest.raises(RoutingError, match=told) as caught:
+        await log(graph)
+    assert (caught.value.node, caught.value.value, caught.value.allowed) == ("x", "b", (END,))
+
+
+@pytest.mark.parametrize("goto", [END, [], [END]])
+async def test_a_node_may_end_its_branch_unspoken_of_where_nodes_wait(goto: Any) -> None:
+    async def stop(state: Log) -> Any:
+        return jump(goto)
+
+    graph = nodes("bcd", "d").add_node("x", stop).add_edge(START, "x").add_edge(START, "c").add_edge("x", "b")
+    assert await log(graph.add_edge(["b", "c"], "d")) == "cd"
+
+
+async def test_a_goto_that_nothing_spoke_of_is_followed_where_it_is_declared_or_nothing_waits() -> None:
+    free = nodes("b", "b").add_node("x", in_a_helper).add_edge(START, "x").add_edge("x", END).add_edge(START, "b")
+    assert await log(free) == "bb"
+    waits = nodes("bc", "c").add_node("x", in_a_helper, ends=["b"]).add_edge(START, "x").add_edge(["x", "b"], "c")
+    assert await log(waits) == "bc"

@@ -26,6 +26,7 @@ from agentgraph.messages import (
     convert,
     decode,
     encode,
+    sound,
 )
 
 ONE_OF_EACH: list[tuple[str, Message]] = [
@@ -215,3 +216,18 @@ def test_a_message_is_replaced_by_a_changed_copy() -> None:
     message = InstructionMessage(text="answer {question}", id="m1")
     filled = msgspec.structs.replace(message, text="answer this", rendered=True)
     assert (filled.id, filled.text, filled.rendered, message.rendered) == ("m1", "answer this", True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("plain", "plain"),
+        ("naïve \U0001f600", "naïve \U0001f600"),
+        ("\ud83d\ude00", "\U0001f600"),
+        ("a\ud83d", "a\ufffd"),
+    ],
+    ids=ascii,
+)
+def test_sound_text_joins_surrogate_pairs_and_marks_halves(text: str, made: str) -> None:
+    assert sound(text) == made
+    assert sound(made) == made

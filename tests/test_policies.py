@@ -550,7 +550,7 @@ async def test_a_cancelled_node_is_not_tried_again() -> None:
         attempts.append(run.attempt)
         await asyncio.sleep(60)
 
-    app = line("slow").add_node("slow", slow, retry=Retry(on=lambda error: True)).compile()  # noqa: ARG005
+    app = line("slow").add_node("slow", slow, retry=Retry(on=lambda error: True)).compile()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(5):
             await app.invoke({})
@@ -933,7 +933,7 @@ async def test_sends_are_bounded_too() -> None:
         return {"log": item}
 
     graph = StateGraph(Log).add_node("work", work).add_edge("work", END)
-    graph.add_conditional_edges(START, lambda state: [Send("work", i) for i in range(5)], ["work"])  # noqa: ARG005
+    graph.add_conditional_edges(START, lambda state: [Send("work", i) for i in range(5)], ["work"])
     assert (await graph.compile().invoke({}, RunConfig(max_concurrency=2))).state["log"] == [0, 1, 2, 3, 4]
     assert now() == 3
 
@@ -1042,3 +1042,26 @@ def test_a_setting_that_cannot_be_meant_is_refused_and_named(wrong: dict[str, An
     (name,) = wrong
     with pytest.raises(ConfigError, match=rf"RunConfig\({name}=...\) must be"):
         RunConfig(**wrong)
+
+
+async def test_a_retry_rule_that_raises_tells_of_the_error_it_was_asked_about() -> None:
+    async def node(state: Log) -> None:
+        raise ValueError("boom")
+
+    def rule(error: Exception) -> bool:
+        raise KeyError("no such rule")
+
+    app = line("n").add_node("n", node, retry=Retry(attempts=2, on=rule)).compile()
+    with pytest.raises(KeyError) as caught:
+        await app.invoke({})
+    assert repr(caught.value.__cause__) == "ValueError('boom')"
+    assert "raised by Retry(on=...), which was asked about the error above" in caught.value.__notes__
+
+
+async def test_a_node_that_asks_is_told_as_finished() -> None:
+    async def ask(state: Log, run: RunContext[None]) -> None:
+        run.interrupt("?")
+
+    async with line("ask").add_node("ask", ask).compile().stream({}) as events:
+        told = [type(event).__name__ async for event in events]
+    assert told[-3:] == ["NodeFinished", "InterruptRaised", "RunFinished"]

@@ -26,7 +26,7 @@ from agentgraph import (
 )
 from agentgraph.events import Event, NodeStarted, StateUpdate, StepStarted
 from agentgraph.messages import Usage
-from agentgraph.strategies import Append, LastWrite, Merge, Reduce
+from agentgraph.strategies import Append, LastWrite, Merge, Reduce, Replace
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["short", "long"])
@@ -127,14 +127,15 @@ async def test_a_subgraph_may_write_a_replaced_key_in_several_steps() -> None:
     told = await events_of(line(Talk, ("sub", child)).compile(), {"n": 5})
     assert [e.update for e in told if isinstance(e, StateUpdate) and e.path == ("sub",)] == [
         {"n": 1},
-        {"text": "2", "n": 1},
+        {"n": 1},
+        {"text": "2"},
     ]
 
 
 async def test_updates_of_a_subgraph_merge_by_the_parents_strategies() -> None:
-    child = line(None, ("one", write(messages="1")), ("two", write(messages="2")), strategies={"messages": Append()})
-    parent = line(None, ("sub", child.compile()), strategies={"messages": LastWrite()})
-    assert (await parent.compile().invoke({})).state == {"messages": "2"}
+    child = line(None, ("one", write(found="1")), ("two", write(found="2")), strategies={"found": Append()})
+    parent = line(None, ("sub", child.compile()), strategies={"found": Reduce(lambda held, new: f"{new}{held}")})
+    assert (await parent.compile().invoke({"found": [0]})).state == {"found": "21[0]"}
 
 
 async def test_the_keys_that_both_know_go_in() -> None:
@@ -147,7 +148,9 @@ async def test_the_keys_that_both_know_go_in() -> None:
 
 async def test_a_subgraph_without_a_schema_gets_every_key() -> None:
     child = line(None, ("c", lambda state: {"text": f"{sorted(state)}"})).compile()
-    result = await line(Private, ("sub", child)).compile().invoke({"hidden": "s", "n": 1})
+    parent = StateGraph(Private).add_node("sub", child, output={"text": "text"})
+    parent.add_edge(START, "sub").add_edge("sub", END)
+    result = await parent.compile().invoke({"hidden": "s", "n": 1})
     assert result.state == {"messages": [], "n": 1, "hidden": "s", "text": "['hidden', 'messages', 'n']"}
 
 
@@ -166,7 +169,14 @@ async def test_one_mapping_alone_leaves_the_other_way_to_the_common_keys() -> No
     parent.add_node("sub2", child, output={"messages": "hidden"})
     parent.add_edge(START, "sub").add_edge("sub", "sub2").add_edge("sub2", END)
     result = await parent.compile().invoke({"hidden": "s", "text": "t"})
-    assert result.state == {"messages": ["s"], "n": 1, "hidden": "t", "text": "t"}
+    assert result.state == {"messages": ["s"], "n": 1, "hidden": ["t"], "text": "t"}
+
+
+async def test_a_replaced_key_gets_all_that_a_subgraph_has_added_to_the_key_that_is_mapped_to_it() -> None:
+    child = line(None, ("a", write(log=1)), ("b", write(log=[2, 3])), strategies={"log": Append()}).compile()
+    parent = StateGraph(strategies={"log": LastWrite()}).add_node("sub", child, output={"log": "log"})
+    parent.add_edge(START, "sub").add_edge("sub", END)
+    assert (await parent.compile().invoke({"log": [0]})).state == {"log": [1, 2, 3]}
 
 
 async def test_a_mapped_key_that_the_parent_has_not_written_is_left_out() -> None:
@@ -198,6 +208,7 @@ async def test_a_key_that_the_subgraph_needs_and_does_not_get_is_an_error_at_its
     @dataclass
     class Inner:
         needed: str
+        text: str = ""
 
     child = line(Inner, ("c", write())).compile()
     with pytest.raises(InputError, match="lacks 'needed', which Inner has no default for") as caught:
@@ -449,3 +460,31 @@ async def test_a_merged_key_of_a_subgraph_merges_into_the_parents() -> None:
     child = line(None, ("one", write(files={"b": 2})), ("two", write(files={"c": 3})), strategies={"files": Merge()})
     parent = line(None, ("sub", child.compile()), strategies={"files": Merge()})
     assert (await parent.compile().invoke({"files": {"a": 1}})).state == {"files": {"a": 1, "b": 2, "c": 3}}
+
+
+async def test_a_long_loop_in_a_subgraph_keeps_nothing_of_keys_that_the_parent_does_not_take() -> None:
+    alive: set[int] = set()
+
+    class Big:
+        def __init__(self, n: int) -> None:
+            self.n = n
+            alive.add(n)
+
+        def __del__(self) -> None:
+            alive.discard(self.n)
+
+    most = 0
+
+    async def loop(state: dict[str, Any]) -> dict[str, Any]:
+        nonlocal most
+        most = max(most, len(alive))
+        return {"private": Big(state["n"]), "replaced": Big(-1 - state["n"]), "n": state["n"] + 1}
+
+    child = StateGraph(strategies={"private": Replace(), "replaced": Replace(), "n": Replace(), "out": Append()})
+    child.add_node("loop", loop).add_edge(START, "loop")
+    child.add_conditional_edges("loop", lambda state: "loop" if state["n"] < 60 else END, ["loop", END])
+    parent = StateGraph(strategies={"n": Replace(), "replaced": Replace()})
+    parent.add_node("child", child.compile()).add_edge(START, "child").add_edge("child", END)
+    result = await parent.compile().invoke({"n": 0})
+    assert (result.state["n"], result.state["replaced"].n) == (60, -60)
+    assert most <= 8

@@ -8,8 +8,10 @@ import operator
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict, cast
 
+import msgspec
 import pytest
 
 from agentgraph import (
@@ -868,3 +870,31 @@ async def test_a_compiled_graph_serves_many_runs_at_once() -> None:
     results = await asyncio.gather(*(app.invoke({"n": n}) for n in range(20)))
     assert [r.state["n"] for r in results] == [20] * 20
     assert [r.steps for r in results] == [20 - n for n in range(20)]
+
+
+@pytest.mark.parametrize("kind", [dict, "dataclass", "struct"], ids=str)
+async def test_each_send_gets_a_copy_of_its_own_of_what_was_sent(kind: Any) -> None:
+    given: Any = {"n": 0} if kind is dict else Sent(0) if kind == "dataclass" else SentStruct(0)
+
+    async def work(sent: Any) -> dict[str, Any]:
+        if isinstance(sent, dict):
+            sent["n"] += 1
+        else:
+            sent.n += 1
+        await asyncio.sleep(0)
+        return {"seen": [sent["n"] if isinstance(sent, dict) else sent.n]}
+
+    graph = StateGraph(strategies={"seen": Append()})
+    graph.add_node("work", work).add_edge("work", END)
+    graph.add_conditional_edges(START, lambda state: [Send("work", given) for _ in range(3)], ["work"])
+    assert (await graph.compile().invoke({})).state["seen"] == [1, 1, 1]
+    assert given in ({"n": 0}, Sent(0), SentStruct(0))
+
+
+@dataclass
+class Sent:
+    n: int
+
+
+class SentStruct(msgspec.Struct):
+    n: int

@@ -26,7 +26,8 @@ from agentgraph import events
 from agentgraph._engine.checks import handler_arity
 from agentgraph._engine.plan import NodeSpec, is_async
 from agentgraph._engine.state import Footprint
-from agentgraph.context import GraphRun, RunContext
+from agentgraph.config import Retry
+from agentgraph.context import GraphRun, Interrupt, Interrupted, RunContext
 from agentgraph.errors import AgentGraphError, InPlaceChangeError, NodeTimeoutError, StrayCancelError
 from agentgraph.node import as_mapping
 from agentgraph.threads import ThreadCall
@@ -143,20 +144,22 @@ async def attempt(
             failure = error
         except BaseException as error:
             run.close("the run was cancelled" if isinstance(error, asyncio.CancelledError) else "it ended", cancel=True)
+            if shared.sink is not None and isinstance(error, Interrupted):
+                await shared.sink.put(events.NodeFinished(step=step), path)
             raise
         finally:
             if permit is not None:
                 permit.release()
         run.close("it ended")
         if shared.sink is not None:
-            told = None if failure is None else f"{type(failure).__name__}: {failure}"
+            told = None if failure is None else f"{type(failure).__name__}: {events.shown(failure, str)}"
             await shared.sink.put(events.NodeFinished(step=step, error=told), path)
         if failure is None:
             return result
         if host.cancelling() > cancelling:
             raise failure  # what the node made of its cancellation: nothing is tried again, nobody is asked
         left_behind = isinstance(failure, NodeTimeoutError) and failure.thread_runs
-        if retry is not None and number < retry.attempts and not left_behind and retry.wants(failure):
+        if retry is not None and number < retry.attempts and not left_behind and _wanted(retry, failure):
             await asyncio.sleep(retry.wait(number, random.random()))  # noqa: S311  # spreads retries, keeps no secret
             number += 1
             continue
@@ -168,6 +171,14 @@ async def attempt(
         return await _handle(
             spec, snapshot(), failure, RunContext(graph, path, step, task, number, None, permit), permit
         )
+
+
+def _wanted(retry: Retry, failure: Exception) -> bool:
+    try:
+        return retry.wants(failure)
+    except Exception as wrong:
+        wrong.add_note("raised by Retry(on=...), which was asked about the error above")
+        raise wrong from failure
 
 
 async def _handle(spec: NodeSpec, state: Any, failure: Exception, run: RunContext[Any], permit: Permit | None) -> Any:
@@ -233,6 +244,29 @@ async def _call(spec: NodeSpec, state: Any, run: RunContext[Any], thread: Thread
     except asyncio.CancelledError as error:
         check_stray(error, "/".join(run.path))
         raise
+    except BaseExceptionGroup as group:
+        raise sorted_out(group) from None
+
+
+def sorted_out(error: BaseException) -> BaseException:
+    """The questions in a group as one, or the group without them where something has failed beside them."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    asked, rest = group.split(Interrupted)
+    if asked is None:
+        return group
+    if rest is not None:
+        return rest
+    questions: list[Interrupt] = []
+    groups: list[BaseExceptionGroup[Any]] = [asked]
+    for inner in groups:
+        for leaf in inner.exceptions:
+            if isinstance(leaf, BaseExceptionGroup):
+                groups.append(cast("BaseExceptionGroup[Any]", leaf))
+            else:
+                questions.extend(cast("Interrupted", leaf).interrupts)
+    return Interrupted(tuple(questions))
 
 
 def check_stray(error: asyncio.CancelledError, node: str) -> None:
@@ -316,11 +350,20 @@ class Debug:
         self._running.append(suspects)
         try:
             result = await (work if spec.is_graph or not spec.is_async else _Timed(work, spec.name))
+        except Exception as error:
+            if (change := _change(before, suspects)) is not None:
+                error.add_note(str(change))
+            raise
         finally:
             self._running = [beside for beside in self._running if beside is not suspects]
-        if before is not None and (keys := before.changed()):
-            raise InPlaceChangeError(list(dict.fromkeys(suspects)), keys[0])
+        if (change := _change(before, suspects)) is not None:
+            raise change
         return result
+
+
+def _change(before: Footprint | None, suspects: list[str]) -> InPlaceChangeError | None:
+    keys = before.changed() if before is not None else []
+    return InPlaceChangeError(list(dict.fromkeys(suspects)), keys[0]) if keys else None
 
 
 class _Timed:

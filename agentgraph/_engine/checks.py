@@ -18,10 +18,11 @@ from agentgraph._engine.plan import (
     reaching,
     successors,
 )
-from agentgraph._engine.schema import Schema
+from agentgraph._engine.schema import USAGE_KEY, Schema
 from agentgraph.config import Retry, positive
 from agentgraph.errors import ConfigError, GraphError, listed, nearest, unknown
 from agentgraph.node import END, START
+from agentgraph.strategies import LastWrite
 
 
 def check(said: Description) -> None:
@@ -89,21 +90,62 @@ def _node(spec: NodeSpec, names: list[str], schema: Schema) -> list[str]:
         if target != END and target not in names
     ]
     if spec.is_graph:
-        inner = cast("Any", spec.fn).plan.schema
+        inner: Schema = cast("Any", spec.fn).plan.schema
         faults += _mapped(f"{where}: input", spec.input, schema, inner)
         faults += _mapped(f"{where}: output", spec.output, inner, schema)
+        if spec.output is None:
+            faults += _shared(where, schema, inner, mapped=spec.input is not None)
     elif spec.input is not None or spec.output is not None:
         faults.append(f"{where}: input= and output= are for graphs as nodes")
-    return faults
+    return faults + _needs(where, spec, schema)
 
 
-def _mapped(where: str, names: Mapping[str, str] | None, of: Schema, to: Schema) -> list[str]:
+def _mapped(where: str, names: Any, of: Schema, to: Schema) -> list[str]:
+    if names is None:
+        return []
+    if not isinstance(names, dict):
+        return [f"{where} must map state keys to state keys, such as {{'question': 'query'}}; found {names!r:.80}"]
     return [
         f"{where} has an {unknown('state key', key, schema.known())}"
-        for pair in (names or {}).items()
+        for pair in cast("dict[Any, Any]", names).items()
         for key, schema in zip(pair, (of, to), strict=True)
-        if not schema.open and key not in schema.strategies
+        if not isinstance(key, str) or schema.find(key) is None
     ]
+
+
+def _shared(where: str, outer: Schema, inner: Schema, *, mapped: bool) -> list[str]:
+    """Keys that go from a graph to the one it is a node of by being named alike: both must merge them alike.
+
+    Of what one adds to and the other replaces, updates would be lost (only the newest goes back) or doubled (the
+    whole value goes back, and is added).
+    """
+    if outer.faults:
+        return []  # what it knows is not known
+    keys = [k for k in dict.fromkeys((*inner.strategies, *outer.strategies)) if k != USAGE_KEY]
+    both = [k for k in keys if inner.knows(k) and outer.knows(k)]
+    if not both and not mapped and not (inner.open and outer.open):
+        lacks = f"{where}: its graph has no state key in common with this one"
+        return [f"{lacks}; name a key alike in both, or map them by input= and output="]
+    return [
+        f"{where}: state key {key!r} has {inner.find(key)!r} in its graph and {outer.find(key)!r} in this one, so that "
+        f"what it writes would be lost or doubled; give the key the same strategy in both, or name by input= and "
+        f"output= the keys that go in and come back"
+        for key in both
+        if isinstance(inner.find(key), LastWrite) != isinstance(outer.find(key), LastWrite)
+    ]
+
+
+def _needs(where: str, spec: NodeSpec, schema: Schema) -> list[str]:
+    needs: Any = getattr(spec.fn, "needs", None)  # of whatever kind: a node's own attributes are its own
+    faults: list[str] = []
+    for key, purpose in cast("dict[Any, Any]", needs).items() if isinstance(needs, Mapping) else ():
+        found = schema.find(key)
+        if found is None or isinstance(found, LastWrite):
+            lacks = f"the state has an {unknown('state key', key, schema.known())}"
+            has = lacks if found is None else f"it has {found!r}"
+            wanted = f"needs the state key {key!r} with a strategy that adds, such as Messages()"
+            faults.append(f"{where} {wanted}; {has} (the key is for {purpose})")
+    return faults
 
 
 def handler_arity(fn: object) -> int | None:
@@ -180,7 +222,11 @@ def _mended(said: Description) -> Description | None:
         return [] if found is None else [found]
 
     mended = Description(said.schema)
-    mended.nodes = list(known.values())
+    for spec in known.values():
+        node = copy.copy(spec)
+        if spec.ends is not None:
+            node.ends = tuple(t for target in spec.ends for t in place(target, END))
+        mended.nodes.append(node)
     mended.edges = [(s, t) for one, other in said.edges for s in place(one, START) for t in place(other, END)]
     mended.joins = [
         (tuple(s for one in sources for s in place(one, START)), t)

@@ -11,12 +11,15 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from agentgraph._engine.schema import Schema
 from agentgraph.config import Retry
 from agentgraph.node import END, START, Command
+
+UNDECLARED = frozenset({END})
+"""Where a `Command` may go that nothing spoke of, in a graph whose waits were decided without it."""
 
 
 class NodeSpec:
@@ -28,24 +31,24 @@ class NodeSpec:
         fn: Any,
         *,
         wait: bool = False,
-        ends: Sequence[str] | None = None,
+        ends: Any = None,
         timeout: float | None = None,
         idle_timeout: float | None = None,
         retry: Retry | None = None,
         on_error: Any = None,
-        input: Mapping[str, str] | None = None,
-        output: Mapping[str, str] | None = None,
+        input: Any = None,
+        output: Any = None,
     ) -> None:
         self.name = name
         self.fn = fn
         self.wait = wait
-        self.ends = None if ends is None else (ends,) if isinstance(ends, str) else tuple(ends)
+        self.ends = None if ends is None else names_in(ends)
         self.timeout = timeout
         self.idle_timeout = idle_timeout
         self.retry = retry
         self.on_error = on_error
-        self.input = None if input is None else dict(input)
-        self.output = None if output is None else dict(output)
+        self.input: Any = dict(cast("Mapping[str, str]", input)) if isinstance(input, Mapping) else input
+        self.output: Any = dict(cast("Mapping[str, str]", output)) if isinstance(output, Mapping) else output
         self.is_graph = isinstance(getattr(fn, "plan", None), Plan)
         mapped = self.is_graph and (input is not None or output is not None)
         self.call: Any = functools.partial(fn, input=self.input, output=self.output) if mapped else fn
@@ -61,15 +64,21 @@ class RouterSpec:
     def __init__(self, source: str, fn: Any, mapping: Any) -> None:
         self.source = source
         self.fn = fn
-        self.mapping: Mapping[Any, str] | None = None
-        if isinstance(mapping, Mapping):
-            self.mapping = dict(cast("Mapping[Any, str]", mapping))
-        elif mapping is not None:
-            self.mapping = {n: n for n in ((mapping,) if isinstance(mapping, str) else mapping)}
+        self.mapping: Mapping[Any, Any] | None = None
         self.is_async = is_async(fn)
         self.wants_run = callable(fn) and positional(fn) != 1
-        self.targets = tuple(self.mapping.values()) if self.mapping is not None else literal_targets(fn)
-        self.label: dict[str, str] = {v: str(k) for k, v in (self.mapping or {}).items() if str(k) != v}
+        self.targets: tuple[Any, ...] | None
+        if mapping is None:
+            self.targets = literal_targets(fn)
+        elif isinstance(mapping, Mapping):
+            self.mapping = dict(cast("Mapping[Any, Any]", mapping))
+            self.targets = tuple(self.mapping.values())
+        else:
+            self.targets = names_in(mapping)
+            self.mapping = {n: n for n in self.targets if isinstance(n, str)}
+        self.label: dict[str, str] = {
+            v: str(k) for k, v in (self.mapping or {}).items() if isinstance(v, str) and str(k) != v
+        }
 
 
 class JoinSpec:
@@ -140,11 +149,6 @@ class Plan:
         )
         self.tables: dict[RouterSpec, dict[Any, int]] = {r: self._table(r) for r in said.routers}
         """For each router the answers that are names: to the node's bit, END to none."""
-        named = [named_targets(n) for n in said.nodes]
-        self.gotos: tuple[frozenset[str] | None, ...] = tuple(
-            None if n is None else frozenset(n) | {END} for n in named
-        )
-        """The names that a node's `Command` may give, None for any."""
         before = predecessors(said)
         self.joins: tuple[JoinSpec, ...] = tuple(
             JoinSpec(
@@ -164,12 +168,26 @@ class Plan:
         }
         self.simple: bool = not self.joins and not self.wait_mask
         """No node ever waits for another: what is hit runs next."""
+        self.gotos: tuple[frozenset[str] | None, ...] = tuple(self._goto(n) for n in said.nodes)
+        """The names that a node's `Command` may give, None for any."""
+
+    def _goto(self, spec: NodeSpec) -> frozenset[str] | None:
+        targets = declared_targets(spec)
+        if targets == () and spec.ends is None:
+            return None if self.simple else UNDECLARED
+        return None if targets is None else frozenset(targets) | {END}
 
     def _table(self, router: RouterSpec) -> dict[Any, int]:
         names = router.mapping
         if names is None:
             names = {n: n for n in (self.names if router.targets is None else router.targets)}
         return {END: 0} | {a: 0 if n == END else 1 << self.index[n] for a, n in names.items()}
+
+
+def names_in(said: Any) -> tuple[Any, ...]:
+    """Names that were given as one or as several, each once; what is neither counts as one."""
+    names = (said,) if isinstance(said, str) or not isinstance(said, Iterable) else tuple(cast("Iterable[Any]", said))
+    return tuple(n for i, n in enumerate(names) if n not in names[:i])
 
 
 def mask_of(numbers: Any) -> int:

@@ -24,6 +24,7 @@ import msgspec
 
 from agentgraph.context import READY, TURN
 from agentgraph.events import Event
+from agentgraph.tasks import all_ended
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -166,14 +167,13 @@ class RunStream(Generic[R]):
         self._task: asyncio.Task[R] | None = None
         self._told = False
 
-    def mapped(self, convert: Callable[[R], T]) -> RunStream[T]:
-        """The same run, not yet entered, whose `result` is what `convert` makes of this one's."""
+    def within(self, around: Callable[[Callable[[], Coroutine[Any, Any, R]]], Coroutine[Any, Any, T]]) -> RunStream[T]:
+        """The same run, not yet entered, in the middle of another coroutine: `around(run)` awaits `run()`.
+
+        What `around` returns is the stream's `result`.
+        """
         start = self._start
-
-        async def run(buffer: EventBuffer) -> T:
-            return convert(await start(buffer))
-
-        return RunStream(run, self._run_id, self._limit)
+        return RunStream(lambda buffer: around(lambda: start(buffer)), self._run_id, self._limit)
 
     async def __aenter__(self) -> RunStream[R]:
         if self._task is not None:
@@ -212,16 +212,8 @@ class RunStream(Generic[R]):
     async def aclose(self) -> None:
         """End the run, and return when nothing of it runs any more. May be called from another task, and twice."""
         task = self._abandon()
-        if task is None:
-            return
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError as error:  # we still owe the wait; raised below
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
+        if task is not None:
+            await all_ended((task,))
 
     def _abandon(self) -> asyncio.Task[R] | None:
         if self._buffer is None or self._task is None:

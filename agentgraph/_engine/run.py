@@ -12,32 +12,31 @@ The rules:
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, cast
 
 import msgspec
 
 from agentgraph import events
-from agentgraph._engine.attempt import Debug, StrayCancelError, attempt, check_stray, truthful
+from agentgraph._engine.attempt import Debug, StrayCancelError, attempt, check_stray, sorted_out, truthful
 from agentgraph._engine.frontier import Frontier
-from agentgraph._engine.plan import Plan, RouterSpec, bits
-from agentgraph._engine.state import Outcome, merge, read, several, targets_of
+from agentgraph._engine.plan import UNDECLARED, Plan, RouterSpec, bits
+from agentgraph._engine.state import Outcome, Writes, begin, merge, read, several, targets_of
 from agentgraph.config import RunConfig
 from agentgraph.context import CancellationToken, EventSink, Interrupt, Interrupted, RunContext, Shared
 from agentgraph.errors import (
     AgentGraphError,
-    InputError,
     RecursionLimitError,
     RoutingError,
     RunNote,
     RunTimeoutError,
-    UpdateError,
     note_once,
 )
 from agentgraph.node import END, START, Send, Updates, as_mapping
-from agentgraph.strategies import LastWrite
 from agentgraph.tasks import NotAllWellError, run_all
 
 _TURN_EVERY = 64
@@ -80,7 +79,7 @@ class GraphRun:
         self.scratch: dict[str, Any] = {}
         self.iterations: dict[str, int] = {}
         self.records: dict[Any, Any] = {}
-        self.writes: list[Mapping[str, Any]] | None = [] if parent is not None else None
+        self.writes: Writes | None = None
         self.interrupts: list[Interrupt] = []
         self._active: tuple[int, tuple[Send, ...]] = (0, ())
         self._last: deque[int] = deque(maxlen=_LAST_NODES)
@@ -163,15 +162,18 @@ class GraphRun:
                     run.close("it ended")
                 else:
                     result = await spec.fn(view(self.state))
-            except Interrupted as asked:
-                if run is not None:
-                    run.close("it ended", cancel=True)
-                self.interrupts.extend(asked.interrupts)
-                return active, ()
-            except BaseException as error:
+            except BaseException as caught:
+                error = sorted_out(caught)
+                if isinstance(error, Interrupted):
+                    if run is not None:
+                        run.close("it ended", cancel=True)
+                    self.interrupts.extend(error.interrupts)
+                    return active, ()
                 if run is not None:
                     run.close("it failed", cancel=isinstance(error, asyncio.CancelledError))
                 self._fail(error, number)
+                if error is not caught:
+                    raise error from None
                 raise
             if host.cancelling() > cancelling:
                 raise asyncio.CancelledError
@@ -208,7 +210,7 @@ class GraphRun:
 
     def _attempt(self, task: Task) -> Any:
         send, view, state = task.send, self.plan.schema.view, self.state
-        snapshot = (lambda: view(state)) if send is None else (lambda: send.state)
+        snapshot = (lambda: view(state)) if send is None else (lambda: _copied(send.state))
         spec = self.plan.nodes[task.node]
         return attempt(self, spec, self.paths[task.node], self.step, task.number, snapshot, self._debug)
 
@@ -231,7 +233,7 @@ class GraphRun:
             task = tasks[k]
             spec = plan.nodes[task.node]
             if quick and spec.plain and not spec.wants_run:  # can neither ask nor be told of: what `branch` comes to
-                return spec.fn(view(state) if task.send is None else task.send.state)
+                return spec.fn(view(state) if task.send is None else _copied(task.send.state))
             return branch(k, task)
 
         try:
@@ -258,7 +260,9 @@ class GraphRun:
             errors.append((node, StrayCancelError("/".join(self.paths[node]))))
         (node, first), *others = errors
         for place, other in others:
-            first.add_note(f"also failed: node {'/'.join(self.paths[place])!r}: {type(other).__name__}: {other}")
+            first.add_note(
+                f"also failed: node {'/'.join(self.paths[place])!r}: {type(other).__name__}: {events.shown(other, str)}"
+            )
         self._fail(first, node)
         return first
 
@@ -286,7 +290,8 @@ class GraphRun:
         self.interrupts.extend(questions)
         if self.shared.sink is not None and self.parent is None:
             for question in questions:
-                await self.shared.sink.put(events.InterruptRaised(id=question.id, value=question.value), question.node)
+                told = events.InterruptRaised(id=question.id, value=events.plain(question.value))
+                await self.shared.sink.put(told, question.node)
 
     def _take(
         self,
@@ -303,7 +308,7 @@ class GraphRun:
             if outcome.updates:
                 merge(self.plan.schema, new, outcome.updates, name, writers, k)
                 if self.writes is not None:
-                    self.writes.extend(outcome.updates)
+                    self.writes.add(outcome.updates)
         except Exception as error:
             self._fail(error, number)
             raise
@@ -359,7 +364,10 @@ class GraphRun:
         hit, sends, bad = targets_of(plan.index, goto, None, allowed)
         if bad:
             names = (*plan.names, END) if allowed is None else sorted(allowed)
-            error = RoutingError(plan.names[node], "Command(goto=...)", bad[0], names)
+            remedy = f"say where it may go: add_node({plan.names[node]!r}, ..., ends=[...])"
+            error = RoutingError(
+                plan.names[node], "Command(goto=...)", bad[0], names, remedy=remedy if allowed is UNDECLARED else ""
+            )
             self._fail(error, node)
             raise error
         return hit, sends
@@ -433,26 +441,24 @@ class GraphRun:
         return f"<GraphRun {self.plan.name} step {self.step} {self.frontier!r}>"
 
 
+def _copied(state: Any) -> Any:
+    """A shallow copy of what a Send gives its node; what is no container of state is given as it is."""
+    if type(state) is dict:
+        return cast("dict[str, Any]", state).copy()
+    if isinstance(state, (Mapping, list, msgspec.Struct)) or is_dataclass(state):
+        return copy.copy(cast("Any", state))
+    return state
+
+
 def _plain(update: Mapping[str, Any]) -> dict[str, Any]:
-    """An update as events carry it: as it is where it has a JSON form, else with `repr` for what has none."""
-    try:
-        msgspec.json.encode(update)
-    except (TypeError, ValueError, OverflowError):
-        return {str(k): msgspec.to_builtins(v, str_keys=True, enc_hook=repr) for k, v in update.items()}
-    return dict(update)
+    return {events.plain(key): events.plain(value) for key, value in update.items()}
 
 
 async def run_graph(
     plan: Plan, given: Any, config: RunConfig, context: Any, run_id: str, sink: EventSink | None
 ) -> GraphRun:
     """Run a graph from its start. Returns the run, ended; raises what ended it."""
-    state = plan.schema.initial()
-    update = plan.schema.input_update(given)
-    try:
-        merge(plan.schema, state, (update,), "the input")
-    except UpdateError as error:
-        raise InputError(f"the input's key {error.key!r} does not fit: {error.__cause__ or error}") from error
-    plan.schema.check_complete(state)
+    state = begin(plan.schema, given)
     shared = Shared(config, context, asyncio.get_running_loop(), run_id, sink)
     run = GraphRun(plan, shared, state, None)
     if sink is not None:
@@ -464,7 +470,8 @@ async def run_graph(
             await _within(config.timeout, run)
     except Exception as error:
         if sink is not None:
-            await sink.put(events.RunFailed(error_type=type(error).__name__, message=str(error)), ())
+            told = events.RunFailed(error_type=type(error).__name__, message=events.shown(error, str))
+            await sink.put(told, ())
         raise
     if sink is not None:
         status = "interrupted" if run.interrupts else "done"
@@ -497,18 +504,20 @@ async def run_child(
 
     Returns its updates for the keys that both know, or as `output` (own key -> parent's key) says.
     """
+    parent.check_open(f"runs graph {plan.name!r}")
     graph = cast("GraphRun", parent._graph)  # pyright: ignore[reportPrivateUsage]
     outer = graph.plan.schema
     schema = plan.schema
     given = as_mapping(state)
     own = schema.initial()
     if input is None:
-        own.update({k: v for k, v in given.items() if k in schema.strategies or schema.open})
+        own.update({k: v for k, v in given.items() if schema.knows(k)})
     else:
         own.update({inner: given[key] for key, inner in input.items() if key in given})
     schema.check_complete(own)
     permit = parent._permit  # pyright: ignore[reportPrivateUsage]
     run = GraphRun(plan, graph.shared, own, parent)
+    writes = run.writes = Writes(schema, outer, output)
     if permit is not None:
         await permit.lend()
     try:
@@ -518,24 +527,4 @@ async def run_child(
             await permit.reclaim()
     if run.interrupts:
         raise Interrupted(tuple(run.interrupts))
-    names = output
-    if names is None:
-        names = {k: k for w in run.writes or () for k in w if k in outer.strategies or outer.open}
-    return _own_updates(run, names)
-
-
-def _own_updates(run: GraphRun, names: Mapping[str, str]) -> Updates:
-    """What a child wrote, under its parent's names: of a replaced key the last write, else each in order."""
-    found: list[Mapping[str, Any]] = []
-    last: set[str] = set()
-    for write in reversed(run.writes or ()):
-        kept: dict[str, Any] = {}
-        for key, value in write.items():
-            if key not in names or key in last:
-                continue
-            if isinstance(run.plan.schema.strategies.get(key), (LastWrite, type(None))):
-                last.add(key)
-            kept[names[key]] = value
-        if kept:
-            found.append(kept)
-    return Updates(reversed(found))
+    return writes.updates()

@@ -10,14 +10,14 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import add
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import msgspec
 
 from agentgraph.errors import InputError, UpdateError, listed, unknown
-from agentgraph.strategies import UNSET, Reduce, Replace, Strategy
+from agentgraph.strategies import UNSET, LastWrite, Reduce, Replace, Strategy
 
 USAGE_KEY = "_token_usage"
 """Every schema knows it: what the model calls on this thread have taken, summed."""
@@ -31,7 +31,7 @@ class Schema:
 
     __slots__ = ("cls", "defaults", "faults", "kind", "open", "required", "strategies", "types", "validates", "view")
 
-    def __init__(self, cls: Any, strategies: Mapping[str, Any] | None, *, validates: bool = False) -> None:
+    def __init__(self, cls: Any, strategies: Any, *, validates: bool = False) -> None:
         self.cls: Any = cls
         self.validates: bool = validates
         self.faults: list[str] = []
@@ -47,7 +47,7 @@ class Schema:
             self.faults.append(f"the state must be a TypedDict, a dataclass, a msgspec.Struct, or dict; found {cls!r}")
             return
         self._read_class()
-        self._name_strategies(strategies or {})
+        self._name_strategies({} if strategies is None else strategies)
         self.strategies.setdefault(USAGE_KEY, Reduce(add))
         for key, strategy in self.strategies.items():
             start = strategy.empty()
@@ -91,16 +91,20 @@ class Schema:
             names = list(hints)
         for name in names:
             annotation = hints[name]
-            while typing.get_origin(annotation) in _WRAPPERS:
-                annotation = typing.get_args(annotation)[0]
             extras: tuple[Any, ...] = ()
-            if typing.get_origin(annotation) is typing.Annotated:
-                extras = annotation.__metadata__
-                annotation = annotation.__origin__
-            while typing.get_origin(annotation) in _WRAPPERS:
-                annotation = typing.get_args(annotation)[0]
+            while (inner := _unwrapped(annotation)) is not annotation:
+                extras = (*extras, *getattr(annotation, "__metadata__", ()))
+                annotation = inner
             self.types[name] = annotation
             self.strategies[name] = self._strategy(name, extras)
+            hidden: list[Any] = [e for e in _metadata(annotation) if isinstance(e, Strategy)]
+            if hidden:
+                bare = _type_name(typing.get_type_hints(self.cls)[name])
+                said = f"{hidden[0].__name__}()" if inspect.isclass(hidden[0]) else repr(hidden[0])
+                self.faults.append(
+                    f"state key {name!r}: {said} stands inside the key's type, where it does not count; "
+                    f"write Annotated[{bare}, {said}]"
+                )
 
     def _strategy(self, key: str, extras: tuple[Any, ...]) -> Strategy:
         found: list[Strategy] = []
@@ -130,10 +134,13 @@ class Schema:
                 f"and the key's type is {_type_name(self.types[key])}"
             )
 
-    def _name_strategies(self, strategies: Mapping[str, Any]) -> None:
-        for key, strategy in strategies.items():
-            if self.kind != "dict" and key not in self.types:
-                self.faults.append(f"strategies: {unknown('state key', key, self.types)}")
+    def _name_strategies(self, strategies: Any) -> None:
+        if not isinstance(strategies, Mapping):
+            self.faults.append(f"strategies must map state keys to strategies; found {strategies!r:.80}")
+            return
+        for key, strategy in cast("Mapping[Any, Any]", strategies).items():
+            if not isinstance(key, str) or (self.kind != "dict" and key not in self.types):
+                self.faults.append(f"strategies: {unknown('state key', key, self.known())}")
             elif inspect.isclass(strategy) or not isinstance(strategy, Strategy):
                 self.faults.append(
                     f"strategies: key {key!r} needs a strategy such as Append() or Reduce(fn), found {strategy!r}"
@@ -155,6 +162,12 @@ class Schema:
                 f"give it in the input, or the field a default"
             )
 
+    def whole(self, value: Any) -> dict[str, Any] | None:
+        """The state that an instance of the state's class is; None for anything else."""
+        if self.kind not in ("dataclass", "struct") or not isinstance(value, self.cls):
+            return None
+        return {k: getattr(value, k) for k in self.types if hasattr(value, k)}
+
     def input_update(self, value: Any) -> Mapping[str, Any]:
         """A run's input as an update. Raises `InputError` where it is none."""
         if isinstance(value, Mapping):
@@ -164,25 +177,33 @@ class Schema:
                     if key not in self.strategies:
                         raise InputError(f"the input has an {unknown('state key', key, self.known())}")
             return given
-        if self.kind in ("dataclass", "struct") and isinstance(value, self.cls):
-            return {k: getattr(value, k) for k in self.types}
         raise InputError(
             "the input must be a dict of state keys"
             + (f" or a {self.cls.__name__}" if self.kind in ("dataclass", "struct") else "")
             + f"; found {type(value).__name__}: {value!r:.80}"
         )
 
-    def known(self) -> list[str]:
-        """The keys for messages: without the engine's own."""
-        return [k for k in self.strategies if k != USAGE_KEY]
+    def knows(self, key: str) -> bool:
+        """Whether the state may have this key."""
+        return self.open or key in self.strategies
 
-    def strategy(self, key: str, node: str) -> Strategy:
-        """The key's strategy. Raises `UpdateError` for an unknown key."""
+    def replaces(self, key: str) -> bool:
+        """Whether a write to this key takes the place of the value."""
+        return isinstance(self.strategies.get(key), (LastWrite, type(None)))
+
+    def known(self) -> list[str]:
+        """The keys for messages: without those that nodes keep to themselves."""
+        return [k for k in self.strategies if not k.startswith("_")]
+
+    def find(self, key: str) -> Strategy | None:
+        """The key's strategy; None for a key that the state may not have."""
         found = self.strategies.get(key)
-        if found is not None:
-            return found
-        if self.open and isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if found is None and self.open and isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             return _REPLACE
+        return found
+
+    def refuse(self, key: str, node: str) -> NoReturn:
+        """Raise the `UpdateError` for a key that the state may not have."""
         raise UpdateError(
             f"node {node!r} returned an update with an {unknown('state key', key, self.known())}", node=node, key=key
         )
@@ -245,10 +266,30 @@ def _struct_view(cls: Any, names: tuple[str, ...]) -> Callable[[dict[str, Any]],
     return lambda state: cls(**{n: state[n] for n in names})
 
 
+def _unwrapped(annotation: Any) -> Any:
+    """What an annotation says once its outermost layer is off: an alias, Annotated, Required; else itself."""
+    if _is_alias(annotation):
+        return annotation.__value__
+    if typing.get_origin(annotation) is typing.Annotated:
+        return annotation.__origin__
+    return typing.get_args(annotation)[0] if typing.get_origin(annotation) in _WRAPPERS else annotation
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """What stands in any Annotated inside an annotation."""
+    yield from getattr(annotation, "__metadata__", ())
+    for argument in typing.get_args(annotation):
+        yield from _metadata(argument)
+
+
+def _is_alias(annotation: Any) -> bool:
+    return type(annotation).__name__ == "TypeAliasType"  # of typing from Python 3.12, or of typing_extensions
+
+
 def _takes(annotation: Any, container: type) -> bool:
     if annotation is Any or isinstance(annotation, typing.TypeVar):
         return True
-    if type(annotation).__name__ == "TypeAliasType":  # of typing from Python 3.12, or of typing_extensions
+    if _is_alias(annotation):
         return _takes(annotation.__value__, container)
     origin = typing.get_origin(annotation)
     if origin in (typing.Union, types.UnionType):
@@ -260,4 +301,6 @@ def _takes(annotation: Any, container: type) -> bool:
 
 
 def _type_name(annotation: Any) -> str:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " | ".join("None" if a is types.NoneType else _type_name(a) for a in typing.get_args(annotation))
     return annotation.__name__ if inspect.isclass(annotation) and not typing.get_args(annotation) else str(annotation)

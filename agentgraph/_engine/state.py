@@ -6,15 +6,18 @@ into: a fresh copy for each step, so that a step is merged as a whole or not at 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from types import MemberDescriptorType
 from typing import Any, cast
 
 import msgspec
 
 from agentgraph._engine.schema import Schema
-from agentgraph.errors import ConflictError, StrategyError, UpdateError
+from agentgraph.errors import ConflictError, InputError, StrategyError, UpdateError
 from agentgraph.node import END, Command, Send, Updates
 from agentgraph.strategies import UNSET, Replace
+from agentgraph.strategies.replace import MAY_HOLD_MARKERS
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +67,24 @@ def several(answer: Any) -> tuple[Any, ...]:
     return (answer,)
 
 
+def begin(schema: Schema, given: Any) -> dict[str, Any]:
+    """A run's first state: its input, merged as an update onto the defaults, or as it is where it is a whole state.
+
+    Raises `InputError` for what is neither.
+    """
+    try:
+        state = schema.whole(given)
+        if state is None:
+            state = schema.initial()
+            merge(schema, state, (schema.input_update(given),), "the input")
+        elif schema.validates:
+            state = {key: schema.validate(key, value, "the input") for key, value in state.items()}
+    except UpdateError as error:
+        raise InputError(f"the input's key {error.key!r} does not fit: {error.__cause__ or error}") from error
+    schema.check_complete(state)
+    return state
+
+
 def merge(
     schema: Schema,
     state: dict[str, Any],
@@ -78,25 +99,32 @@ def merge(
     unknown key, a wrong value or a strategy that cannot merge, `ConflictError` for a second writer.
     """
     strategies = schema.strategies
-    for update in updates:
-        for key, value in update.items():
-            strategy = strategies.get(key) or schema.strategy(key, node)
-            if type(strategy) is Replace:
-                if writers is not None:
+    update: Mapping[str, Any] = {}
+    try:
+        for update in updates:
+            for key, value in update.items():
+                strategy = strategies.get(key) or schema.find(key) or schema.refuse(key, node)
+                replaced = type(strategy) is Replace
+                if replaced and writers is not None:
                     first = writers.setdefault(key, (task, node))
                     if first[0] != task:
                         raise ConflictError(key, first[1], node)
-                state[key] = value
-            else:
-                try:
-                    state[key] = strategy.merge(state.get(key, UNSET), value)
-                except StrategyError as error:
-                    raise UpdateError(f"node {node!r}, key {key!r}: {error}", node=node, key=key) from error
-                except Exception as error:
-                    error.add_note(f"while {strategy!r} merged the update of node {node!r} into key {key!r}")
-                    raise
-            if schema.validates:
-                state[key] = schema.validate(key, state[key], node)
+                if replaced and type(value) not in MAY_HOLD_MARKERS:  # the usual, without a call
+                    state[key] = value
+                else:
+                    try:
+                        state[key] = strategy.merge(state.get(key, UNSET), value)
+                    except StrategyError as error:
+                        raise UpdateError(f"node {node!r}, key {key!r}: {error}", node=node, key=key) from error
+                    except Exception as error:
+                        error.add_note(f"while {strategy!r} merged the update of node {node!r} into key {key!r}")
+                        raise
+                if schema.validates:
+                    state[key] = schema.validate(key, state[key], node)
+    except UpdateError as error:
+        if origin := getattr(update, "origin", None):  # a node that does the work of several says whose it was
+            error.add_note(f"written by {origin}")
+        raise
 
 
 def targets_of(
@@ -154,9 +182,16 @@ class Footprint:
         return [key for key, held in self._held.items() if any(_differs(item, before) for item, before in held)]
 
 
+_EMPTY = object()
+"""Stands for what a slot holds that nothing was ever put into."""
+
+
 def _differs(item: Any, before: list[Any]) -> bool:
     after = _inside(item)
-    return after is None or len(after) != len(before) or any(a is not b for a, b in zip(after, before, strict=True))
+    if after is None or len(after) != len(before):
+        return True
+    # a slot that is filled later is a cache: a Path's text
+    return any(a is not b and b is not _EMPTY for a, b in zip(after, before, strict=True))
 
 
 def _inside(item: Any) -> list[Any] | None:
@@ -165,12 +200,65 @@ def _inside(item: Any) -> list[Any] | None:
         return None
     if isinstance(item, dict):
         return [x for pair in cast("dict[Any, Any]", item).items() for x in pair]
-    if isinstance(item, (list, tuple, set, frozenset)):
+    if isinstance(item, (list, tuple, set, frozenset, deque, bytearray)):
         return list(cast("list[Any]", item))
     fields: tuple[str, ...] | None = getattr(item, "__struct_fields__", None)
     if fields is not None:
-        return [getattr(item, f) for f in fields]
-    held = getattr(item, "__dict__", None)
-    if not isinstance(held, dict) or callable(item):
+        return [getattr(item, f, None) for f in fields]
+    if callable(item):
         return None
-    return list(cast("dict[str, Any]", held).values())
+    held = getattr(item, "__dict__", None)
+    values = list(cast("dict[str, Any]", held).values()) if isinstance(held, dict) else []
+    members = [m for c in type(item).__mro__ if "__slots__" in vars(c) for m in vars(c).values()]
+    slots = [_in_slot(m, item) for m in members if isinstance(m, MemberDescriptorType)]
+    return slots + values if slots or isinstance(held, dict) else None
+
+
+def _in_slot(slot: MemberDescriptorType, item: Any) -> Any:
+    try:
+        return slot.__get__(item)
+    except AttributeError:
+        return _EMPTY
+
+
+class Writes:
+    """What a child graph has written, under its parent's names: of a replaced key the newest value, else each update.
+
+    `output` (own key -> parent's key) says what the parent, whose schema is `outer`, takes; None: the keys that it
+    knows. Where the child adds and the parent replaces, the parent gets all that was added as one value.
+    """
+
+    def __init__(self, own: Schema, outer: Schema, output: Mapping[str, str] | None) -> None:
+        self._own = own
+        self._outer = outer
+        self._output = output
+        self._each: list[Mapping[str, Any]] = []
+        self._whole: dict[str, Any] = {}
+
+    def add(self, updates: Iterable[Mapping[str, Any]]) -> None:
+        """Remember what a step of the child has written."""
+        for update in updates:
+            kept: dict[str, Any] = {}
+            for key, value in update.items():
+                name = self._parents_name(key)
+                if name is None:
+                    continue
+                if self._own.replaces(key):
+                    self._whole.pop(key, None)  # to the end: in the order in which they were written last
+                    self._whole[key] = value
+                elif self._outer.replaces(name):
+                    self._whole[key] = self._own.strategies[key].merge(self._whole.pop(key, UNSET), value)
+                else:
+                    kept[name] = value
+            if kept:
+                self._each.append(kept)
+
+    def _parents_name(self, key: str) -> str | None:
+        if self._output is not None:
+            return self._output.get(key)
+        return key if self._outer.knows(key) else None
+
+    def updates(self) -> Updates:
+        """All of it, to be merged by the parent one after the other."""
+        whole = [{str(self._parents_name(key)): value} for key, value in self._whole.items()]
+        return Updates([*self._each, *whole])

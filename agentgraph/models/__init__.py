@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from agentgraph.models.by_name import ModelClient, model, provider_of
 from agentgraph.models.errors import (
     AuthenticationError,
     BadRequestError,
@@ -23,13 +24,19 @@ from agentgraph.models.errors import (
     ServerError,
     StreamCutError,
 )
+from agentgraph.models.fallback import FallbackModel, provider_failed
 from agentgraph.models.guard import RealModelRefusedError
 from agentgraph.models.protocol import ChatModel, Delta, ModelRequest, ModelResponse, ToolSpec
 
 if TYPE_CHECKING:
+    from agentgraph.models.anthropic import AnthropicMessages
+    from agentgraph.models.gemini import Gemini
     from agentgraph.models.openai_chat import OpenAIChat
+    from agentgraph.models.openai_responses import OpenAIResponses
+    from agentgraph.models.rate_limit import Limited, RateLimit
 
 __all__ = [
+    "AnthropicMessages",
     "AuthenticationError",
     "BadRequestError",
     "ChatModel",
@@ -37,22 +44,38 @@ __all__ = [
     "ContentFilterError",
     "ContextLengthError",
     "Delta",
+    "FallbackModel",
+    "Gemini",
+    "Limited",
     "MalformedResponseError",
+    "ModelClient",
     "ModelError",
     "ModelRequest",
     "ModelResponse",
     "ModelTimeoutError",
     "OpenAIChat",
+    "OpenAIResponses",
     "OverloadedError",
     "ProviderError",
+    "RateLimit",
     "RateLimitError",
     "RealModelRefusedError",
     "ServerError",
     "StreamCutError",
     "ToolSpec",
+    "model",
+    "provider_failed",
+    "provider_of",
 ]
 
-_CLIENTS = {"OpenAIChat": "agentgraph.models.openai_chat"}
+_CLIENTS = {
+    "AnthropicMessages": "agentgraph.models.anthropic",
+    "Gemini": "agentgraph.models.gemini",
+    "Limited": "agentgraph.models.rate_limit",
+    "OpenAIChat": "agentgraph.models.openai_chat",
+    "OpenAIResponses": "agentgraph.models.openai_responses",
+    "RateLimit": "agentgraph.models.rate_limit",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,6 @@
-"""Chat-completions chunks in, deltas and the whole message out, whatever a server leaves out or says twice.
+"""A response's bytes in, deltas and the whole message out: what all protocols share, and chat completions.
+
+Whatever a server leaves out or says twice, the answer is read.
 
 Rules of this file: no I/O, no clock, no randomness (ids for calls without one come from a function that is
 passed in). Nothing of a call is told before its id and name are known; nothing is a message before the
@@ -9,16 +11,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
-from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage
+from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage, sound
 from agentgraph.models.errors import MalformedResponseError, StreamCutError, provider_error
 from agentgraph.models.protocol import Delta, ModelResponse
 from agentgraph.models.sse import SseDecoder
 
-__all__ = ["ChatAssembler", "sound"]
+__all__ = ["CallIds", "ChatAssembler", "Growing", "StreamAssembler", "count_in"]
+
+T = TypeVar("T")
 
 # What is read of a chunk. `Any` stands where servers differ: a field of the wrong type must not cost the answer.
 
@@ -66,7 +70,7 @@ _FINISH = {
 }  # fmt: skip
 
 
-class _Growing:
+class Growing:
     """Text that comes in pieces. Between two of them a server may cut a surrogate pair: each half is a JSON escape."""
 
     __slots__ = ("_half", "pieces")
@@ -95,6 +99,25 @@ class _Growing:
         return "".join(self.pieces)
 
 
+class CallIds:
+    """The ids of one answer's calls: each has its own, whatever the server gave."""
+
+    __slots__ = ("_new", "_taken")
+
+    def __init__(self, new: Callable[[], str]) -> None:
+        self._new = new
+        self._taken: set[str] = set()
+
+    def unique(self, server_id: str) -> str:
+        """The id of one more call: the server's, changed where another call has it; a new one where it gave none."""
+        id, n = server_id or self._new(), 1
+        while id in self._taken:  # some servers give every call the same id
+            n += 1
+            id = f"{server_id}_{n}" if server_id else self._new()
+        self._taken.add(id)
+        return id
+
+
 class _Call:
     """One call under way. `index` is its place, `server_id` the id that the server gave, `id` the one it has here."""
 
@@ -105,7 +128,7 @@ class _Call:
         self.server_id = ""
         self.id = ""
         self.name = ""
-        self.arguments = _Growing()
+        self.arguments = Growing()
         self.told = False
 
     def is_complete(self) -> bool:
@@ -117,26 +140,22 @@ class _Call:
         return True
 
 
-class ChatAssembler:
+class StreamAssembler:
     """Assembles one answer: `feed` and `finish` one that is streamed, `whole` one that came in one piece.
 
-    `where` names model and host in errors; `new_call_id` makes an id for a call that came without one.
+    `where` names model and host in errors; `new_call_id` makes an id for a call that came without one. A subclass
+    knows the protocol: it reads events into `_text` and what it has of its own, and sets `_finish`.
     """
 
     def __init__(self, where: str, new_call_id: Callable[[], str], message_id: str | None = None) -> None:
         self.where = where
         self.done = False
-        """The end mark `[DONE]` was seen."""
-        self._new_call_id = new_call_id
+        """The end mark was seen."""
+        self._ids = CallIds(new_call_id)
         self._message_id = message_id
         self._sse = SseDecoder()
-        self._text = _Growing()
-        self._reasoning = _Growing()
-        self._calls: list[_Call] = []
-        self._by_index: dict[int, _Call] = {}
-        self._ids: set[str] = set()
+        self._text = Growing()
         self._finish: str | None = None
-        self._usage: Any = None
         self._meta: dict[str, Any] = {}
 
     @property
@@ -152,22 +171,23 @@ class ChatAssembler:
     def feed(self, chunk: bytes) -> Iterator[Delta]:
         """Take the stream's next bytes and give the pieces that they complete.
 
-        Raises `ProviderError` for an error inside the stream, `MalformedResponseError` for what is no chunk.
+        Raises `ProviderError` for an error inside the stream, `MalformedResponseError` for what is no event of it.
         """
         for event in self._sse.feed(chunk):
             data = event.data
             if data == "[DONE]":
                 self.done: bool = True
-                break
-            if event.event == "error":
+            elif event.event == "error":
                 raise provider_error(self.where, data)
-            if data.strip():
+            elif data.strip():
                 deltas: list[Delta] = []
-                self._chunk(data, deltas)
+                self._event(data, deltas)
                 yield from deltas
+            if self.done:
+                break
 
     def finish(self) -> list[Delta]:
-        """The stream is over: pieces that had waited for an id or a name, and last the one with the whole answer.
+        """The stream is over: pieces that were held back, and last the one with the whole answer.
 
         Raises `StreamCutError` where neither a finish reason nor the end mark was seen.
         """
@@ -179,21 +199,77 @@ class ChatAssembler:
         """The answer that came in one piece, as deltas. Raises as `feed` does, or where it has no message in it."""
         text = body.decode("utf-8", "replace")
         deltas: list[Delta] = []
-        chunk = self._chunk(text, deltas)
-        if not chunk.choices or not (chunk.choices[0].message or chunk.choices[0].delta):
-            self._malformed("the response has no message in it", text)
+        self._whole(text, deltas)
         return deltas + self._rest(raw=json.loads(text))
 
     def _rest(self, raw: Any = None) -> list[Delta]:
-        deltas = [self._tell(call) for call in self._calls if not call.told]
+        deltas = self._held_back()
         if text := self._text.end():
             deltas.append(Delta(text))
-        response = ModelResponse(message=self._message(), raw=raw)
-        deltas.append(Delta(usage=response.message.usage, response=response))
+        message = self._message()
+        if self._message_id is not None:
+            message = msgspec.structs.replace(message, id=self._message_id)
+        deltas.append(Delta(usage=message.usage, response=ModelResponse(message=message, raw=raw)))
         return deltas
 
+    def _event(self, data: str, deltas: list[Delta]) -> None:
+        """Read one event's data, and add what it completes to `deltas`."""
+        raise NotImplementedError
+
+    def _whole(self, text: str, deltas: list[Delta]) -> None:
+        """Read a whole response. Its message is then as if it had been streamed."""
+        raise NotImplementedError
+
+    def _held_back(self) -> list[Delta]:
+        """At the end: pieces that had waited for more."""
+        return []
+
+    def _message(self) -> AssistantMessage:
+        """The whole message."""
+        raise NotImplementedError
+
+    def _read(self, decoder: msgspec.json.Decoder[T], data: str) -> T:
+        """The data as the decoder's type. An error of any shape is raised as `ProviderError`."""
+        try:
+            return decoder.decode(data)
+        except msgspec.MsgspecError:
+            pass
+        # half a surrogate pair, which msgspec refuses, is legal; and an error may be of any shape
+        try:
+            value: Any = json.loads(data)
+            if isinstance(value, str) or (isinstance(value, dict) and cast("dict[str, Any]", value).get("error")):
+                raise provider_error(self.where, data)
+            return cast("T", msgspec.convert(value, decoder.type))
+        except ValueError as error:
+            self._malformed(f"this is no answer of the protocol ({error})", data)
+
+    def _malformed(self, what: str, text: str) -> NoReturn:
+        raise MalformedResponseError(f"{self.where}: {what}: {text[:200]!r}", body=text)
+
+
+class ChatAssembler(StreamAssembler):
+    """Assembles an answer of chat completions."""
+
+    def __init__(self, where: str, new_call_id: Callable[[], str], message_id: str | None = None) -> None:
+        super().__init__(where, new_call_id, message_id)
+        self._reasoning = Growing()
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._usage: Any = None
+
+    def _event(self, data: str, deltas: list[Delta]) -> None:
+        self._chunk(data, deltas)
+
+    def _whole(self, text: str, deltas: list[Delta]) -> None:
+        chunk = self._chunk(text, deltas)
+        if not chunk.choices or not (chunk.choices[0].message or chunk.choices[0].delta):
+            self._malformed("the response has no message in it", text)
+
+    def _held_back(self) -> list[Delta]:
+        return [self._tell(call) for call in self._calls if not call.told]
+
     def _chunk(self, data: str, deltas: list[Delta]) -> _Chunk:
-        chunk = self._decode(data)
+        chunk = self._read(_decoder, data)
         if chunk.error is not None or chunk.object == "error":
             raise provider_error(self.where, data)
         if not self._meta:
@@ -209,23 +285,6 @@ class ChatAssembler:
             if choice.finish_reason:
                 self._finish = _FINISH.get(choice.finish_reason, choice.finish_reason)
         return chunk
-
-    def _decode(self, data: str) -> _Chunk:
-        try:
-            return _decoder.decode(data)
-        except msgspec.MsgspecError:
-            pass
-        # half a surrogate pair, which msgspec refuses, is legal; and an error may be of any shape
-        try:
-            value: Any = json.loads(data)
-            if isinstance(value, str) or (isinstance(value, dict) and cast("dict[str, Any]", value).get("error")):
-                raise provider_error(self.where, data)
-            return msgspec.convert(value, _Chunk)
-        except ValueError as error:
-            self._malformed(f"this is no chat completion ({error})", data)
-
-    def _malformed(self, what: str, text: str) -> NoReturn:
-        raise MalformedResponseError(f"{self.where}: {what}: {text[:200]!r}", body=text)
 
     def _content(self, content: _Content, deltas: list[Delta]) -> None:
         text = content.content or ""
@@ -256,12 +315,8 @@ class ChatAssembler:
         if call is None or _is_another(call, piece.index, id, name, arguments, is_new=call in self._calls[before:]):
             call = self._open(piece.index)
         if id and not call.id:
-            call.server_id = call.id = id
-            n = 1
-            while call.id in self._ids:  # some servers give every call the same id
-                n += 1
-                call.id = f"{id}_{n}"
-            self._ids.add(call.id)
+            call.server_id = id
+            call.id = self._ids.unique(id)
         call.name = call.name or name  # never appended: servers repeat the name in every piece
         arguments = call.arguments.add(arguments)
         if call.told:
@@ -290,7 +345,7 @@ class ChatAssembler:
         return call
 
     def _tell(self, call: _Call) -> Delta:
-        call.id = call.id or self._new_call_id()
+        call.id = call.id or self._ids.unique("")
         call.told = True
         return Delta(index=call.index, call_id=call.id, name=call.name, arguments=str(call.arguments))
 
@@ -299,7 +354,7 @@ class ChatAssembler:
         finish = self._finish
         if calls and finish in (None, "stop"):  # several servers say "stop" after calls
             finish = "tool_calls"
-        message = AssistantMessage(
+        return AssistantMessage(
             text=str(self._text),
             tool_calls=calls,
             reasoning=[ReasoningPart(str(self._reasoning))] if self._reasoning.pieces else [],
@@ -307,7 +362,6 @@ class ChatAssembler:
             usage=_usage(self._usage),
             metadata={k: v for k, v in self._meta.items() if v},
         )
-        return message if self._message_id is None else msgspec.structs.replace(message, id=self._message_id)
 
 
 def _is_another(call: _Call, index: int | None, id: str, name: str, arguments: str, *, is_new: bool) -> bool:
@@ -326,21 +380,19 @@ def _is_another(call: _Call, index: int | None, id: str, name: str, arguments: s
 def _usage(usage: Any) -> Usage | None:
     if not isinstance(usage, dict):
         return None
-
-    def count(name: str, details: str | None = None) -> int | None:
-        fields = cast("dict[str, Any]", usage)
-        if details is not None:
-            inner = fields.get(details)
-            fields = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
-        value = fields.get(name)
-        return value if isinstance(value, int) else None
-
     return Usage(
-        count("prompt_tokens"),
-        count("completion_tokens"),
-        count("cached_tokens", "prompt_tokens_details"),
-        count("reasoning_tokens", "completion_tokens_details"),
+        count_in(usage, "prompt_tokens"),
+        count_in(usage, "completion_tokens"),
+        count_in(usage, "prompt_tokens_details", "cached_tokens"),
+        count_in(usage, "completion_tokens_details", "reasoning_tokens"),
     )
+
+
+def count_in(usage: Any, *path: str) -> int | None:
+    """The number at that path of what a server says of usage; None where there is none."""
+    for name in path:
+        usage = cast("dict[str, Any]", usage).get(name) if isinstance(usage, dict) else None
+    return usage if isinstance(usage, int) else None
 
 
 def _of_parts(parts: Any) -> tuple[str, str]:
@@ -357,10 +409,3 @@ def _of_parts(parts: Any) -> tuple[str, str]:
         else:
             text += said
     return text, thought
-
-
-def sound(text: str) -> str:
-    """The text with surrogate pairs joined, and halves without their other half as U+FFFD."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -5,6 +5,7 @@ No I/O here: what a provider answered comes in as values.
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import msgspec
@@ -109,9 +110,11 @@ class MalformedResponseError(ModelError):
 
 _CONTEXT = (
     "context_length_exceeded", "exceed_context_size", "maximum context length", "context window", "context length",
-    "context size", "prompt is too long", "too many tokens",
+    "context size", "context limit", "prompt is too long", "too many tokens",
+    "exceeds the maximum number of tokens",
 )  # fmt: skip
-_FILTER = ("content_filter", "content_policy_violation", "responsibleaipolicyviolation")
+_FILTER = ("content_filter", "policy_violation", "responsibleaipolicyviolation", "invalid_prompt", "bio_policy")
+_KEY = ("api key not valid", "api key expired")
 _STATUS_OF_TYPE = {
     "overloaded_error": 529,
     "overloaded": 529,
@@ -121,10 +124,14 @@ _STATUS_OF_TYPE = {
     "invalid_api_key": 401,
     "permission_error": 403,
     "invalid_request_error": 400,
+    "billing_error": 402,
+    "not_found_error": 404,
+    "request_too_large": 413,
     "api_error": 500,
     "server_error": 500,
     "internal_server_error": 500,
     "service_unavailable": 503,
+    "timeout_error": 504,
 }
 _KIND_OF_STATUS: dict[int, type[ProviderError]] = {
     401: AuthenticationError,
@@ -156,8 +163,14 @@ def provider_error(
         status_code=status,
         body=body[:_MAX_BODY],
         code=next((c for c in codes if not c.isdecimal()), codes[0] if codes else None),
-        retry_after=retry_after,
+        retry_after=_delay_in(body) if retry_after is None else retry_after,
     )
+
+
+def _delay_in(body: str) -> float | None:
+    """Seconds to wait that the body asks for: Google puts them there, and in no header."""
+    found = re.search(r'"retryDelay":\s*"(\d+(?:\.\d+)?)s"', body)
+    return float(found[1]) or None if found else None
 
 
 def _kind(status: int | None, message: str, codes: list[str]) -> type[ProviderError]:
@@ -169,6 +182,8 @@ def _kind(status: int | None, message: str, codes: list[str]) -> type[ProviderEr
         return ContentFilterError
     if status is None:
         return ProviderError
+    if status == 400 and any(w in message for w in _KEY):  # Gemini's word for it
+        return AuthenticationError
     return _KIND_OF_STATUS.get(status) or (ServerError if status >= 500 else BadRequestError)
 
 

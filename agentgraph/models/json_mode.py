@@ -23,8 +23,9 @@ from agentgraph.messages import (
     ToolCall,
     ToolResponseMessage,
     UserMessage,
+    sound,
 )
-from agentgraph.models.assemble import ChatAssembler, sound
+from agentgraph.models.assemble import StreamAssembler
 from agentgraph.models.protocol import Delta, ModelRequest, ModelResponse, ToolSpec
 
 __all__ = ["JsonModeAssembler", "as_object", "is_object", "rewrite"]
@@ -160,7 +161,7 @@ def _plain(messages: Sequence[Message], *, as_json: bool) -> list[Message]:
 class JsonModeAssembler:
     """Turns a JSON reply into deltas: an answer's text while it comes, calls when they are whole."""
 
-    def __init__(self, inner: ChatAssembler, new_call_id: Callable[[], str]) -> None:
+    def __init__(self, inner: StreamAssembler, new_call_id: Callable[[], str]) -> None:
         self._inner = inner
         self._new_call_id = new_call_id
         self._scanner = _AnswerScanner()

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
-from urllib.parse import urlsplit
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import msgspec
 
 from agentgraph.errors import ConfigError, InputError
 from agentgraph.messages import (
     AssistantMessage,
-    FilePart,
     ImagePart,
     InstructionMessage,
     Message,
@@ -24,25 +19,21 @@ from agentgraph.messages import (
     TextPart,
     ToolResponseMessage,
     UserMessage,
-    new_id,
 )
-from agentgraph.models.assemble import ChatAssembler, sound
-from agentgraph.models.errors import AuthenticationError
-from agentgraph.models.http import Assembler, HttpClient, Limits
+from agentgraph.models.assemble import ChatAssembler
+from agentgraph.models.client import HttpModel, new_call_id
+from agentgraph.models.content import data_url, is_strict
+from agentgraph.models.http import Assembler, Limits
 from agentgraph.models.json_mode import JsonModeAssembler, as_object, is_object, rewrite
-from agentgraph.models.protocol import Delta, ModelRequest, ModelResponse, ToolSpec
+from agentgraph.models.protocol import ModelRequest, ToolSpec
 
 if TYPE_CHECKING:
     import httpx
 
 __all__ = ["OpenAIChat"]
 
-_DEFAULT_URL = "https://api.openai.com/v1"
 
-_encoder = msgspec.json.Encoder()
-
-
-class OpenAIChat:
+class OpenAIChat(HttpModel):
     """A model behind OpenAI's chat-completions protocol. Safe to share between tasks, threads and event loops.
 
     `base_url` (or OPENAI_BASE_URL) names another server, `api_key` (or OPENAI_API_KEY) the key; a server of
@@ -64,6 +55,10 @@ class OpenAIChat:
 
     Without `async with`, connections are closed when their event loop ends.
     """
+
+    DEFAULT_URL: ClassVar[str] = "https://api.openai.com/v1"
+    URL_VARIABLE: ClassVar[str] = "OPENAI_BASE_URL"
+    KEY_VARIABLE: ClassVar[str] = "OPENAI_API_KEY"
 
     def __init__(
         self,
@@ -87,93 +82,41 @@ class OpenAIChat:
             raise ConfigError(f"OpenAIChat(tool_mode=...) must be 'native' or 'json'; found {tool_mode!r}")
         if json_rounds < 0:
             raise ConfigError(f"OpenAIChat(json_rounds=...) must not be negative; found {json_rounds!r}")
-        url = (base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL).rstrip("/")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"OpenAIChat(base_url=...) must be a URL such as {_DEFAULT_URL!r}; found {url!r}")
-        self._model = model
-        self._base_url = url
-        self._api_key = api_key if api_key is not None else os.environ.get("OPENAI_API_KEY")
+        if native_output_schema is None and tool_mode == "json":
+            native_output_schema = True
         self._json_rounds = json_rounds if tool_mode == "json" else None
-        self._native_output_schema = (
-            url == _DEFAULT_URL or tool_mode == "json" if native_output_schema is None else native_output_schema
+        super().__init__(
+            model,
+            base_url=base_url,
+            api_key=api_key,
+            native_output_schema=native_output_schema,
+            options=options,
+            headers=headers,
+            limits=Limits(
+                timeout=timeout,
+                connect_timeout=connect_timeout,
+                first_chunk_timeout=first_chunk_timeout,
+                stall_timeout=stall_timeout,
+                max_retries=max_retries,
+            ),
+            http_client=http_client,
         )
-        self._options = dict(options or {})
-        self._headers = {k.lower(): v for k, v in (headers or {}).items()}
-        self._where = f"model {model!r} at {parts.hostname}{f':{parts.port}' if parts.port else ''}"
-        limits = Limits(
-            timeout=timeout,
-            connect_timeout=connect_timeout,
-            first_chunk_timeout=first_chunk_timeout,
-            stall_timeout=stall_timeout,
-            max_retries=max_retries,
-        )
-        self._http = HttpClient(self._where, limits, http_client)
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._model
-
-    @property
-    def base_url(self) -> str:
-        """Where requests go, without the path of the protocol."""
-        return self._base_url
-
-    @property
-    def native_output_schema(self) -> bool:
-        """Whether a request's `output_schema` is sent as such."""
-        return self._native_output_schema
-
-    def __repr__(self) -> str:
-        return f"OpenAIChat({self._model!r}, base_url={self._base_url!r})"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop. The model can still be used: it then opens new ones."""
-        await self._http.aclose()
-
-    async def generate(self, request: ModelRequest) -> ModelResponse:
-        """Ask once and return the whole answer. See `ChatModel.generate`."""
-        head = self._head("application/json")
-        return await self._http.post(self._url(), head, self._body(request), lambda: self._assembler(request))
-
-    def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
-        """Ask once and yield the answer's pieces. See `ChatModel.stream`."""
-        head = self._head("text/event-stream")
-        body = self._body(request, stream=True)
-        return self._http.stream(self._url(), head, body, lambda: self._assembler(request))
 
     def _assembler(self, request: ModelRequest) -> Assembler:
-        chat = ChatAssembler(self._where, _new_call_id, request.message_id)
+        chat = ChatAssembler(self._where, new_call_id, request.message_id)
         schema = request.output_schema
         wrapped = schema is not None and not is_object(schema)
         if wrapped or (self._json_rounds is not None and request.tools):
-            return JsonModeAssembler(chat, _new_call_id)
+            return JsonModeAssembler(chat, new_call_id)
         return chat
 
-    def _url(self) -> str:
-        if not self._api_key and self._base_url == _DEFAULT_URL:
-            raise AuthenticationError(
-                f"{self._where}: no API key; set OPENAI_API_KEY, or pass api_key=...; "
-                f"for another server pass base_url=... (or set OPENAI_BASE_URL)"
-            )
-        return self._base_url + "/chat/completions"
+    def _path(self, *, stream: bool) -> str:  # noqa: ARG002  # one for both
+        return "/chat/completions"
 
-    def _head(self, accept: str) -> dict[str, str]:
-        head = {"content-type": "application/json", "accept": accept, "user-agent": "agentgraph"}
-        if self._api_key:
-            head["authorization"] = f"Bearer {self._api_key}"
-        return head | self._headers
+    def _protocol_head(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
 
-    def _body(self, request: ModelRequest, *, stream: bool = False) -> bytes:
+    def _body(self, request: ModelRequest, *, stream: bool) -> dict[str, Any]:
         if self._json_rounds is not None:
             request = rewrite(request, self._json_rounds)
         elif request.output_schema is not None:
@@ -194,14 +137,7 @@ class OpenAIChat:
         if stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True, **(body.get("stream_options") or {})}
-        try:
-            return _encoder.encode(body)
-        except UnicodeEncodeError:  # half a surrogate pair in somebody's text
-            return sound(json.dumps(body, ensure_ascii=False)).encode()
-
-
-def _new_call_id() -> str:
-    return "call_" + new_id()
+        return body
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
@@ -214,23 +150,9 @@ def _tool(tool: ToolSpec) -> dict[str, Any]:
 
 def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
     inner: dict[str, Any] = {"name": "answer", "schema": schema}
-    if _is_strict(schema):
+    if is_strict(schema):
         inner["strict"] = True
     return {"type": "json_schema", "json_schema": inner}
-
-
-def _is_strict(node: Any) -> bool:
-    """Whether OpenAI's strict mode takes this schema: each object closed, and all its properties required."""
-    if isinstance(node, list):
-        return all(_is_strict(item) for item in cast("list[Any]", node))
-    if not isinstance(node, dict):
-        return True
-    fields = cast("dict[str, Any]", node)
-    if fields.get("type") == "object":
-        names = set(fields.get("properties", {}))
-        if fields.get("additionalProperties") is not False or names != set(fields.get("required", [])):
-            return False
-    return all(_is_strict(value) for value in fields.values())
 
 
 def _messages(system: SystemMessage | None, messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -287,16 +209,10 @@ def _part(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if isinstance(part, ImagePart):
-        return {"type": "image_url", "image_url": {"url": part.url or _data_url(part)}}
+        return {"type": "image_url", "image_url": {"url": data_url(part)}}
     if part.data is None:
         raise InputError("OpenAI chat completions take no file by its URL: give FilePart(data=...)")
     if part.media_type.startswith("audio/"):
         kind = part.media_type.removeprefix("audio/").replace("mpeg", "mp3")
         return {"type": "input_audio", "input_audio": {"data": base64.b64encode(part.data).decode(), "format": kind}}
-    return {"type": "file", "file": {"filename": part.name or "file", "file_data": _data_url(part)}}
-
-
-def _data_url(part: ImagePart | FilePart) -> str:
-    if part.data is None:
-        raise InputError("an ImagePart needs a url or data")
-    return f"data:{part.media_type};base64,{base64.b64encode(part.data).decode()}"
+    return {"type": "file", "file": {"filename": part.name or "file", "file_data": data_url(part)}}

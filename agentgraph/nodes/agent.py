@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, cast
 
 import msgspec
 
+from agentgraph import telemetry
 from agentgraph.compiled import CompiledGraph, RunResult, RunStream, run_sync
 from agentgraph.config import RunConfig
 from agentgraph.context import Interrupt, RunContext
 from agentgraph.errors import ConfigError, InputError
 from agentgraph.graph import StateGraph
 from agentgraph.messages import AssistantMessage, Message, ToolResponseMessage, Usage, UserMessage
+from agentgraph.models.by_name import provider_of
 from agentgraph.models.protocol import ChatModel
-from agentgraph.node import END, START, Updates
+from agentgraph.node import END, START, Updates, as_mapping
+from agentgraph.nodes.chain import callables
 from agentgraph.nodes.llm_node import LlmNode, ModelInterceptor
 from agentgraph.nodes.template import TemplateRenderer, render
-from agentgraph.nodes.tool import Tool, as_tool
+from agentgraph.nodes.tool import Tool, as_tools
 from agentgraph.nodes.tool_node import ToolNode
 from agentgraph.strategies import Messages, Replace, Strategy
 
 __all__ = ["AgentResult", "ReactAgent"]
+
+log: logging.Logger = logging.getLogger("agentgraph")
 
 
 class AgentResult(msgspec.Struct, frozen=True):
@@ -50,19 +56,20 @@ class ReactAgent:
         agent = ReactAgent("clerk", OpenAIChat("gpt-..."), [add], system_prompt="You are a clerk.")
         result = await agent.run("What is 17 plus 25?")
 
-    `name` is told in events and logs. `tools` are functions or `Tool`s; without any the graph has no tool node.
-    `system_prompt`, `instruction`, `template_renderer`, `options`, `output_type`, `output_schema`, `interceptors`
-    and `stream` are as in `LlmNode`; `parallel`, `max_parallel`, `tool_timeout` (seconds) and `tool_interceptors`
-    as in `ToolNode`. `strategies` are further state keys, for tools that write to the state, and how their updates
-    merge. `output_key` names a state key that gets the answer too. `graph` is the agent as an ordinary
-    `StateGraph`, which may be changed before the first run. The agent itself can be a node of another graph that has
-    a `messages` key; with `add_node(..., input=..., output=...)` let its `app` be the node.
+    `name` is told in events, logs and traces. `model` is a client, or its name: "openai:gpt-4.1-mini". `tools` are
+    functions or `Tool`s; without any, and without interceptors that may bring some, the graph has no tool node.
+    `system_prompt`, `instruction`, `template_renderer`, `options`, `output_type`, `output_schema`, `interceptors` and
+    `stream` are as in `LlmNode`; `parallel`, `max_parallel`, `tool_timeout` (seconds) and `tool_interceptors` as in
+    `ToolNode`. `strategies` are further state keys, for tools that write to the state, and how their updates merge.
+    `output_key` names a state key that gets the answer too. `graph` is the agent as an ordinary `StateGraph`, which may
+    be changed before the first run. The agent itself can be a node of another graph, as any compiled graph: on that
+    graph's `messages`, or on what `add_node(..., input=..., output=...)` says.
     """
 
     def __init__(
         self,
         name: str,
-        model: ChatModel,
+        model: ChatModel | str,
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         system_prompt: str | None = None,
@@ -86,8 +93,9 @@ class ReactAgent:
             raise ConfigError("an agent needs a name that is not empty")
         if output_key == "messages":
             raise ConfigError("output_key: 'messages' is the conversation, where the answer stands anyway")
+        interceptors = callables(interceptors, "ReactAgent")
         self.name = name
-        self.tools: tuple[Tool, ...] = tuple(as_tool(t) for t in tools)
+        self.tools: tuple[Tool, ...] = as_tools(tools, "ReactAgent")
         self.output_key = output_key
         self.llm: LlmNode = LlmNode(
             model,
@@ -115,7 +123,7 @@ class ReactAgent:
                 interceptors=tool_interceptors,
                 log=log,
             )
-            if self.tools
+            if self.tools or interceptors
             else None
         )
         own: dict[str, Strategy] = {"messages": Messages(), "input": Replace(), output_key or _OUTPUT: Replace()}
@@ -134,9 +142,15 @@ class ReactAgent:
         """The compiled graph, made at the first use."""
         return self.graph.compile(name=self.name)
 
+    @property
+    def plan(self) -> Any:
+        """By this the agent is a graph as a node of another one, which compiles it when it is added."""
+        return self.app.plan
+
     async def run(self, input: Any, config: RunConfig | None = None, *, context: Any = None) -> AgentResult:
         """Answer `input`: a text, a message, a list of messages, or a state. Raises as `CompiledGraph.invoke` does."""
-        return self._result(await self.app.invoke(_state(input), config, context=context))
+        given = _state(input)
+        return await self._told(given, config, lambda: self.app.invoke(given, config, context=context))
 
     def run_sync(self, input: Any, config: RunConfig | None = None, *, context: Any = None) -> AgentResult:
         """`run` for code without an event loop. Raises `SyncInLoopError` where one runs in this thread."""
@@ -146,12 +160,62 @@ class ReactAgent:
         self, input: Any, config: RunConfig | None = None, *, context: Any = None, buffer: int = 256
     ) -> RunStream[AgentResult]:
         """Answer `input`, and read what happens: see `CompiledGraph.stream`. Its `result` is an `AgentResult`."""
-        return self.app.stream(_state(input), config, context=context, buffer=buffer).mapped(self._result)
+        given = _state(input)
+        run = self.app.stream(given, config, context=context, buffer=buffer)
+        return run.within(lambda start: self._told(given, config, start))
 
-    async def __call__(self, state: Any, run: RunContext[Any]) -> Updates:
-        """Run as a node of another graph, on its `messages`."""
-        updates = await self.app(state, run)
+    async def __call__(
+        self,
+        state: Any,
+        run: RunContext[Any],
+        /,
+        *,
+        input: Mapping[str, str] | None = None,
+        output: Mapping[str, str] | None = None,
+    ) -> Updates:
+        """Run as a node of another graph: see `CompiledGraph.__call__`."""
+        listeners = telemetry.listeners()
+        if listeners is None:
+            updates = await self.app(state, run, input=input, output=output)
+        else:
+            with self._operation(listeners, as_mapping(state), run.config):
+                updates = await self.app(state, run, input=input, output=output)
+        if output is None and not any("messages" in update or self.output_key in update for update in updates):
+            log.warning(
+                "agent %r has answered, and the graph of node %r knows neither 'messages' nor its output_key; "
+                "say by add_node(..., output=...) what comes back",
+                self.name,
+                run.node,
+            )
         return Updates({k: v for k, v in update.items() if k != _OUTPUT} for update in updates)
+
+    async def _told(
+        self,
+        given: Mapping[str, Any],
+        config: RunConfig | None,
+        start: Callable[[], Coroutine[Any, Any, RunResult[dict[str, Any]]]],
+    ) -> AgentResult:
+        """Run to the end, and tell whoever records."""
+        listeners = telemetry.listeners()
+        if listeners is None:
+            return self._result(await start())
+        with self._operation(listeners, given, config) as operation:
+            result = self._result(await start())
+            operation.answered(result.message, result.usage)
+            return result
+
+    def _operation(
+        self, listeners: telemetry.Listeners, given: Mapping[str, Any], config: RunConfig | None
+    ) -> telemetry.Operation:
+        return telemetry.invoke_agent(
+            listeners,
+            agent=self.name,
+            model=self.llm.model.name,
+            provider=provider_of(self.llm.model),
+            thread_id=getattr(config, "thread_id", None),
+            system=self.llm.system_prompt,
+            messages=given.get("messages") or (),
+        )
 
     def _result(self, ended: RunResult[dict[str, Any]]) -> AgentResult:
         state = ended.state

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
-__all__ = ["compose"]
+from agentgraph.errors import ConfigError
+
+__all__ = ["callables", "compose"]
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+
+
+def callables(given: Any, owner: str) -> tuple[Any, ...]:
+    """The interceptors that `owner` was given. Raises `ConfigError` where they are no list of callables."""
+    if not isinstance(given, Iterable):
+        raise ConfigError(f"{owner}: interceptors come in a list, found {given!r:.80}")
+    made = tuple(cast("Iterable[Any]", given))
+    for one in made:
+        if not callable(one):
+            raise ConfigError(f"{owner}: an interceptor is an async function of (request, call), found {one!r:.80}")
+    return made
 
 
 def compose(

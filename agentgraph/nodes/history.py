@@ -16,17 +16,23 @@ from agentgraph.messages import (
     ToolResponse,
     ToolResponseMessage,
     UserMessage,
+    sound,
 )
-from agentgraph.models.assemble import sound
+from agentgraph.nodes.signature import ArgumentsError, decode
 from agentgraph.nodes.tool import NO_OUTPUT
 
-__all__ = ["NOT_FINISHED", "repair", "sound_message"]
+__all__ = ["NOTHING_CHECKED", "NOT_FINISHED", "Checked", "repair", "sound_message", "with_own_ids"]
 
 NOT_FINISHED = "This call did not finish: the run was stopped before it had an answer."
 
 M = TypeVar("M", bound=Message)
 
-_object = msgspec.json.Decoder(dict[str, Any])
+
+class _Object(msgspec.Struct):
+    """Any JSON object: what is in it is checked, and not built."""
+
+
+_object = msgspec.json.Decoder(_Object)
 
 
 def repair(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
@@ -36,9 +42,76 @@ def repair(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
       stand further down are brought there; a call without one is answered as not finished.
     - An answer without a call is left out, and so is an assistant message that says nothing.
     - Call ids are unique. Where they were not, an answer belongs to the last message before it that asks by its id.
-    - Arguments are empty or a JSON object; what is none becomes an empty one. An empty answer gets a fixed text.
+    - Arguments are empty or a JSON object. What a tool would take for one is written as one, and what no tool takes
+      becomes an empty one. An empty answer gets a fixed text.
     - Text has no half of a surrogate pair: it becomes U+FFFD.
     """
+    checked, told = NOTHING_CHECKED.beginning(messages).extended(list(messages))
+    return checked.messages, told
+
+
+class Checked:
+    """A conversation that is known to be valid, so that only what follows it needs a look."""
+
+    __slots__ = ("_ids", "messages")
+
+    def __init__(self, messages: list[Message], ids: dict[str, int]) -> None:
+        self.messages: list[Message] = messages
+        # Each call's id, with the place of the message that asks. Shared with all that was extended from this one,
+        # which adds to it: what stands further down than `messages` goes is not this conversation's.
+        self._ids = ids
+
+    def beginning(self, messages: Sequence[Message]) -> Checked:
+        """This conversation where the messages begin with it, else one of no messages."""
+        # quick: lists are compared by identity first
+        return self if self.messages and messages[: len(self.messages)] == self.messages else Checked([], {})
+
+    def extended(self, messages: list[Message]) -> tuple[Checked, list[str]]:
+        """The messages, which begin with this conversation, made valid, and what was repaired: see `repair`."""
+        if _is_valid(messages, len(self.messages), self._ids):
+            return Checked(messages, self._ids), []
+        repaired, told = _repaired_all(messages)
+        ids: dict[str, int] = {}
+        _is_valid(repaired, 0, ids)
+        return Checked(repaired, ids), told
+
+    def has_call(self, id: str) -> bool:
+        """Whether a call of this conversation has the id."""
+        return self._ids.get(id, len(self.messages)) < len(self.messages)
+
+
+NOTHING_CHECKED = Checked([], {})
+
+
+def _is_valid(messages: list[Message], start: int, ids: dict[str, int]) -> bool:
+    """Whether the messages from `start` on are valid, after those before; adds their calls to `ids`.
+
+    What `_repaired_all` would leave as it is, at a fraction of its cost.
+    """
+    asked: AssistantMessage | None = None
+    for place in range(start, len(messages)):
+        message = messages[place]
+        if not _reads_sound(message):
+            return False
+        if asked is not None:
+            if not isinstance(message, ToolResponseMessage) or not _fits(message.responses, asked.tool_calls):
+                return False
+            asked = None
+        elif isinstance(message, AssistantMessage):
+            if message.tool_calls:
+                asked = message
+                for call in message.tool_calls:
+                    if not call.id or call.id in ids or not _is_object(call.arguments):
+                        return False
+                    ids[call.id] = place
+            elif not message.text.strip():
+                return False
+        elif isinstance(message, ToolResponseMessage):
+            return False
+    return asked is None
+
+
+def _repaired_all(messages: list[Message]) -> tuple[list[Message], list[str]]:
     told: list[str] = []
     result: list[Message] = []
     ids: set[str] = set()
@@ -157,15 +230,14 @@ def _response(call: ToolCall, response: ToolResponse | None, told: list[str]) ->
 
 
 def _repaired(call: ToolCall, ids: set[str], told: list[str]) -> ToolCall:
-    id, n = call.id, 1
-    while not id or id in ids:
-        n += 1
-        id = f"{call.id or 'call'}_{n}"
-    ids.add(id)
-    arguments = call.arguments
-    if arguments and not _is_object(arguments):
-        told.append(f"emptied the arguments of call {id!r} of {call.name!r}, which are no JSON object")
-        arguments = "{}"
+    id, arguments = _own_id(call.id, ids), call.arguments
+    if not _is_object(arguments):
+        try:
+            arguments = msgspec.json.encode(decode(arguments, call.name)).decode()
+            told.append(f"wrote the arguments of call {id!r} of {call.name!r} as a JSON object")
+        except (ArgumentsError, RecursionError):  # a model may well end in thousands of brackets
+            arguments = "{}"
+            told.append(f"emptied the arguments of call {id!r} of {call.name!r}, which are no JSON object")
     if id != call.id:
         told.append(f"renamed call {call.id!r} of {call.name!r} to {id!r}: another one has its id")
     elif arguments is call.arguments:
@@ -173,10 +245,33 @@ def _repaired(call: ToolCall, ids: set[str], told: list[str]) -> ToolCall:
     return ToolCall(id, call.name, arguments)
 
 
+def with_own_ids(message: AssistantMessage) -> AssistantMessage:
+    """The message with an id of its own for each of its calls; itself where it is so already."""
+    ids = {call.id for call in message.tool_calls}
+    if len(ids) == len(message.tool_calls) and "" not in ids:
+        return message
+    ids.clear()
+    calls = [ToolCall(_own_id(call.id, ids), call.name, call.arguments) for call in message.tool_calls]
+    return msgspec.structs.replace(message, tool_calls=calls)
+
+
+def _own_id(given: str, ids: set[str]) -> str:
+    """The id, or one made of it where it is empty or among `ids`; adds it to them."""
+    id, n = given, 1
+    while not id or id in ids:
+        n += 1
+        id = f"{given or 'call'}_{n}"
+    ids.add(id)
+    return id
+
+
 def _is_object(text: str) -> bool:
+    """Whether a call's arguments are as they should be: empty or a JSON object."""
+    if text == "" or text == "{}":
+        return True
     try:
         _object.decode(text)
-    except (msgspec.DecodeError, RecursionError):  # a model may well end in thousands of brackets
+    except (msgspec.DecodeError, RecursionError, TypeError):  # the last: not even a text
         return False
     return True
 
@@ -188,28 +283,31 @@ def sound_message(message: M) -> M:
 
 def _reads_sound(message: Message) -> bool:
     """Whether all that a model gets to read of it is sound."""
-    if isinstance(message, UserMessage):
-        return _is_sound(message.content)
     if isinstance(message, ToolResponseMessage):
         return all(_is_sound(response.content) for response in message.responses)
+    if isinstance(message, UserMessage):
+        return _is_sound(message.content)
     if not _is_sound(message.text):
         return False
-    if not isinstance(message, AssistantMessage):
-        return True
-    calls = [_is_sound(call.arguments) and _is_sound(call.name) for call in message.tool_calls]
-    return all(calls) and all(_is_sound(part.text) for part in message.reasoning)
+    if isinstance(message, AssistantMessage):
+        for call in message.tool_calls:
+            if not (_is_sound(call.arguments) and _is_sound(call.name)):
+                return False
+        for part in message.reasoning:
+            if not _is_sound(part.text):
+                return False
+    return True
 
 
 def _is_sound(content: str | list[Part]) -> bool:
-    if not isinstance(content, str):
-        return all(_is_sound(part.text) for part in content if isinstance(part, TextPart))
-    if content.isascii():
+    if isinstance(content, str):
+        if not content.isascii():
+            try:
+                content.encode()
+            except UnicodeEncodeError:
+                return False
         return True
-    try:
-        content.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return all(_is_sound(part.text) for part in content if isinstance(part, TextPart))
 
 
 def _mended(value: Any) -> Any:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import msgspec
 
+from agentgraph import telemetry
 from agentgraph.context import RunContext
 from agentgraph.errors import ConfigError, InputError, unknown
 from agentgraph.events import HistoryRepaired, ModelDelta
@@ -24,15 +25,16 @@ from agentgraph.messages import (
     Usage,
     UserMessage,
     new_id,
+    sound,
 )
-from agentgraph.models.assemble import sound
-from agentgraph.models.protocol import ChatModel, ModelError, ModelRequest, ModelResponse, ToolSpec
+from agentgraph.models.by_name import as_model, provider_of
+from agentgraph.models.protocol import ChatModel, Delta, ModelError, ModelRequest, ModelResponse, ToolSpec
 from agentgraph.node import as_mapping
-from agentgraph.nodes.chain import compose
-from agentgraph.nodes.history import repair, sound_message
+from agentgraph.nodes.chain import callables, compose
+from agentgraph.nodes.history import NOTHING_CHECKED, Checked, sound_message
 from agentgraph.nodes.output import OutputError, OutputFormat
 from agentgraph.nodes.template import TemplateRenderer, render, values_for
-from agentgraph.nodes.tool import Tool, as_tool
+from agentgraph.nodes.tool import Tool, as_tools
 
 __all__ = ["LlmNode", "LlmRequest", "ModelCall", "ModelInterceptor"]
 
@@ -52,27 +54,33 @@ ModelCall = Callable[[ModelRequest], Awaitable[ModelResponse]]
 ModelInterceptor = Callable[[LlmRequest, ModelCall], Awaitable[ModelResponse]]
 """`async def (request, call) -> response`: may change the request, answer itself, or call on several times."""
 
+_CHECKED = "_checked"
+"""Under this in `run.scratch`: the conversation that was last found valid, and has no instruction to fill in."""
+
 _Interceptor = Callable[[ModelRequest, ModelCall], Awaitable[ModelResponse]]
 
 
 class LlmNode:
     """Asks a model with the conversation in `state["messages"]`, and adds its answer to it.
 
-    The key needs the `Messages` strategy. Where it has no messages, `state["input"]` becomes the user's.
-    `system_prompt` goes first; `instruction` is a template, filled in with the state, that belongs to the request
-    and is not kept. `tools` are what the model may call, besides those in `run.scratch["tools"]`; it never runs
-    one. `options` go to the provider as they are; `tools: []` among them hides all tools. The answer is written to
-    `messages`, what it took to `_token_usage`, and its text to `output_key`. With `output_type` (a type that
-    msgspec knows) the answer must be JSON that fits, with `output_schema` (a JSON schema) it must be JSON;
-    `output_key` gets the value. One that is wrong may be mended by the model, once. `interceptors` wrap the call,
-    the first outermost. With `stream` the pieces are told as events while they arrive. `on_error="message"` turns
-    a failed call into an assistant message that starts with `Exception: `. `log` tells of each call in the log
-    named "agentgraph".
+    `model` is a client, or its name: "openai:gpt-4.1-mini", see `agentgraph.models.model`. The key needs the `Messages`
+    strategy. Where it has no messages, `state["input"]` becomes the user's. `system_prompt` goes first; `instruction`
+    is a template, filled in with the state, that belongs to the request and is not kept. `tools` are what the model may
+    call, besides those in `run.scratch["tools"]`; it never runs one. `options` go to the provider as they are; `tools:
+    []` among them hides all tools. The answer is written to `messages`, what it took to `_token_usage`, and its text to
+    `output_key`. With `output_type` (a type that msgspec knows) the answer must be JSON that fits, with `output_schema`
+    (a JSON schema) it must be JSON; `output_key` gets the value. One that is wrong may be mended by the model, once.
+    `interceptors` wrap the call, the first outermost. With `stream` the pieces are told as events while they arrive.
+    `on_error="message"` turns a failed call into an assistant message that starts with `Exception: `. `log` tells of
+    each call in the log named "agentgraph".
     """
+
+    needs: ClassVar[Mapping[str, str]] = {"messages": "the conversation"}
+    """State keys whose strategy must keep what is there, and what they hold: `compile()` checks it."""
 
     def __init__(
         self,
-        model: ChatModel,
+        model: ChatModel | str,
         *,
         agent_name: str | None = None,
         system_prompt: str | None = None,
@@ -88,21 +96,22 @@ class LlmNode:
         on_error: Literal["raise", "message"] = "raise",
         log: bool = False,
     ) -> None:
+        model = as_model(model)
         if not isinstance(model, ChatModel):  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a checker
             raise ConfigError(f"LlmNode needs a model with generate() and stream(), found {model!r:.80}")
         if on_error not in ("raise", "message"):
             raise ConfigError(f"LlmNode(on_error=...): {unknown('choice', on_error, ('raise', 'message'))}")
-        self.model = model
+        self.model: ChatModel = model
         self.agent_name = agent_name
         self.system_prompt = system_prompt
         self.instruction = instruction
-        self.tools: tuple[Tool, ...] = tuple(as_tool(t) for t in tools)
+        self.tools: tuple[Tool, ...] = as_tools(tools, "LlmNode")
         self.options: dict[str, Any] = dict(options or {})
         self.output_key = output_key
         self.output: OutputFormat | None = OutputFormat.of(output_type, output_schema)
         self._render = template_renderer
         # what they get is an LlmRequest, what they call takes any request: one type will do inside
-        self._interceptors = cast("tuple[_Interceptor, ...]", tuple(interceptors))
+        self._interceptors = cast("tuple[_Interceptor, ...]", callables(interceptors, "LlmNode"))
         self.streams = stream
         self._on_error = on_error
         self._log = log
@@ -111,9 +120,9 @@ class LlmNode:
         """Ask once. Raises `InputError` where there is nothing to ask, `ModelError` where the call failed."""
         given = as_mapping(state)
         round_ = run.next_iteration()
-        messages, changed = await self._conversation(given, run)
-        request = self._request(messages, given, run)
-        asking = _Asking(self, run, messages)
+        conversation, changed = await self._conversation(given, run)
+        request = self._request(conversation.messages, given, run)
+        asking = _Asking(self, run, conversation)
         try:
             answer, value = await self._answer(request, compose(self._interceptors, asking.ask), asking)
         except Exception as error:
@@ -144,11 +153,11 @@ class LlmNode:
         answer = asking.arrived(await call(request))
         return answer, answer.text if answer.tool_calls else self.output.parse(answer.text)
 
-    async def _conversation(self, given: Mapping[str, Any], run: RunContext[Any]) -> tuple[list[Message], list[Any]]:
+    async def _conversation(self, given: Mapping[str, Any], run: RunContext[Any]) -> tuple[Checked, list[Any]]:
         """The conversation to send, and the update that makes the state's messages the same."""
         messages: list[Message] = list(given.get("messages") or ())
         changed: list[Any] = []
-        if all(isinstance(m, SystemMessage) for m in messages):
+        if _says_nothing(messages):
             spoken = given.get("input")
             if spoken in (None, "", []):
                 raise InputError(
@@ -159,20 +168,27 @@ class LlmNode:
                 spoken = UserMessage(cast("list[Part]", spoken) if isinstance(spoken, list) else str(spoken))
             messages.append(spoken)
             changed.append(spoken)
-        for place in range(len(messages) - 1, -1, -1):
+        scratch = run.scratch
+        known: Checked = scratch.get(_CHECKED, NOTHING_CHECKED).beginning(messages)
+        filled_in = False
+        for place in range(len(messages) - 1, len(known.messages) - 1, -1):
             message = messages[place]
             if isinstance(message, InstructionMessage) and not message.rendered:
                 messages[place] = self._rendered(message, given, run)
                 changed = [messages[place]]
+                filled_in = True
                 break
-        seen = [m.id for m in messages]
-        messages, repairs = repair(messages)
+        conversation, repairs = known.extended(messages)
+        if not filled_in:  # else another one may stand before it: what is known has none
+            scratch[_CHECKED] = conversation
+        if _says_nothing(conversation.messages):
+            raise InputError(f"node {run.node!r} has nothing to ask: {'; '.join(repairs)}; no message is left to send")
         if repairs:
             log.warning("node %r repaired the conversation: %s", run.node, "; ".join(repairs))
             if run.has_reader:
                 await run.emit(HistoryRepaired(repairs=repairs))
-            changed = [RewriteMessages(seen, messages)]
-        return messages, changed
+            changed = [RewriteMessages([m.id for m in messages], conversation.messages)]
+        return conversation, changed
 
     def _rendered(
         self, message: InstructionMessage, given: Mapping[str, Any], run: RunContext[Any]
@@ -181,8 +197,8 @@ class LlmNode:
         return msgspec.structs.replace(message, text=text, rendered=True)
 
     def _request(self, messages: list[Message], given: Mapping[str, Any], run: RunContext[Any]) -> LlmRequest:
-        spoken: list[Message] = [m for m in messages if not isinstance(m, SystemMessage)]
-        systems = [m for m in messages if isinstance(m, SystemMessage)]
+        systems = [m for m in messages if type(m) is SystemMessage]  # in a long conversation this is what a round costs
+        spoken: list[Message] = [m for m in messages if type(m) is not SystemMessage] if systems else messages[:]
         if self.system_prompt is not None:
             systems.insert(0, SystemMessage(self.system_prompt))
         if len(systems) > 1:
@@ -211,25 +227,28 @@ class LlmNode:
 class _Asking:
     """The model calls of one round: what they took, and their answers made fit for the conversation."""
 
-    __slots__ = ("_messages", "_node", "_renamed", "_run", "_taken", "_told", "usage")
+    __slots__ = ("_conversation", "_node", "_renamed", "_run", "_told", "usage")
 
-    def __init__(self, node: LlmNode, run: RunContext[Any], messages: list[Message]) -> None:
+    def __init__(self, node: LlmNode, run: RunContext[Any], conversation: Checked) -> None:
         self.usage: Usage | None = None
         self._node = node
         self._run = run
-        self._messages = messages
+        self._conversation = conversation
         self._told: set[str] = set()
-        self._taken: set[str] | None = None
         self._renamed: dict[str, str] = {}
 
     async def ask(self, request: ModelRequest) -> ModelResponse:
         """Ask the model: what interceptors wrap, and may do several times."""
-        node, run = self._node, self._run
+        run = self._run
         request = self._final(request)
-        if node.streams and run.config.metadata.get("stream", True):
-            response = await self._streamed(request)
+        stream = self._node.streams and bool(run.config.metadata.get("stream", True))
+        listeners = telemetry.listeners()
+        if listeners is None:
+            response = await self._asked(request, stream=stream)
         else:
-            response = await node.model.generate(request)
+            with self._operation(listeners, request, stream=stream) as operation:
+                response = await self._asked(request, stream=stream)
+                operation.answered(response.message, response.message.usage)
         usage = response.message.usage
         if usage is not None:
             run.add_usage(usage)
@@ -255,11 +274,36 @@ class _Asking:
         self._told.add(request.message_id or "")
         return request
 
+    async def _asked(self, request: ModelRequest, *, stream: bool) -> ModelResponse:
+        model = self._node.model
+        response = await (self._streamed(request) if stream else model.generate(request))
+        if not isinstance(response, ModelResponse):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user's model
+            raise ModelError(f"model {model.name!r} must answer by a ModelResponse, found {response!r:.80}")
+        return response
+
+    def _operation(self, listeners: telemetry.Listeners, request: ModelRequest, *, stream: bool) -> telemetry.Operation:
+        model = self._node.model
+        return telemetry.chat(
+            listeners,
+            model=model.name,
+            provider=provider_of(model),
+            base_url=getattr(model, "base_url", None),
+            thread_id=self._run.config.thread_id,
+            options=request.options,
+            stream=stream,
+            as_json=request.output_schema is not None,
+            system=request.system,
+            messages=request.messages,
+            tools=request.tools,
+        )
+
     async def _streamed(self, request: ModelRequest) -> ModelResponse:
         run, model = self._run, self._node.model
         response: ModelResponse | None = None
         async with aclosing(model.stream(request)) as deltas:
             async for delta in deltas:
+                if not isinstance(delta, Delta):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user's model
+                    raise ModelError(f"model {model.name!r} must stream Deltas, found {delta!r:.80}")
                 response = delta.response or response
                 if run.has_reader and (delta.text or delta.reasoning or delta.index is not None):
                     await run.emit(
@@ -292,7 +336,7 @@ class _Asking:
                 f"model {self._node.model.name!r} gave no answer: neither text nor a tool call "
                 f"(finish reason: {answer.finish_reason})"
             )
-        if answer.id not in self._told and any(m.id == answer.id for m in self._messages):
+        if answer.id not in self._told and any(m.id == answer.id for m in self._conversation.messages):
             answer = msgspec.structs.replace(answer, id=new_id())
         if not answer.tool_calls:
             return answer
@@ -308,15 +352,17 @@ class _Asking:
 
     def _call_id(self, id: str) -> str:
         """The id that a call of this answer has here: another one where the conversation has it already."""
-        if self._taken is None:
-            self._taken = {c.id for m in self._messages if isinstance(m, AssistantMessage) for c in m.tool_calls}
-        return self._renamed.setdefault(id, f"call_{new_id()}") if id in self._taken else id
+        return self._renamed.setdefault(id, f"call_{new_id()}") if self._conversation.has_call(id) else id
 
 
 def _offered(specs: list[ToolSpec], tools: Iterable[Tool]) -> list[ToolSpec]:
     """The tools that a model is told of: these, and further ones whose names are free."""
     names = {s.name for s in specs}
     return [*specs, *(t.spec for t in tools if t.name not in names)]
+
+
+def _says_nothing(messages: Sequence[Message]) -> bool:
+    return all(isinstance(m, SystemMessage) for m in messages)
 
 
 def _last_spoken(messages: Sequence[Message]) -> int:

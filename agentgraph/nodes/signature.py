@@ -19,7 +19,7 @@ import docstring_parser
 import msgspec
 
 from agentgraph.errors import ConfigError, listed, unknown
-from agentgraph.models.assemble import sound
+from agentgraph.messages import sound
 
 __all__ = ["ArgumentsError", "Signature", "UnresolvedError", "context_parameter", "decode", "described", "innermost"]
 

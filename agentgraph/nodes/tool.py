@@ -6,7 +6,7 @@ import copy
 import dis
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from types import FrameType, MethodType
 from typing import Any, cast, overload
@@ -14,11 +14,10 @@ from typing import Any, cast, overload
 import msgspec
 
 from agentgraph.config import positive
-from agentgraph.context import CancellationToken, Interrupt, Interrupted, RunContext
+from agentgraph.context import CancellationToken, RunContext
 from agentgraph.errors import ConfigError, RunEndedError, listed
 from agentgraph.events import Event, ToolProgress
-from agentgraph.messages import FilePart, ImagePart, Part, TextPart
-from agentgraph.models.assemble import sound
+from agentgraph.messages import FilePart, ImagePart, Part, TextPart, sound
 from agentgraph.models.protocol import ToolSpec
 from agentgraph.nodes.collector import CallUpdates
 from agentgraph.nodes.signature import (
@@ -32,7 +31,7 @@ from agentgraph.nodes.signature import (
     is_method,
 )
 
-__all__ = ["Answer", "Tool", "ToolContext", "ToolError", "as_tool", "tool"]
+__all__ = ["Answer", "Tool", "ToolContext", "ToolError", "as_tool", "as_tools", "tool"]
 
 NO_OUTPUT = "(no output)"
 """What a tool's None or empty text becomes: servers refuse an empty answer."""
@@ -57,20 +56,28 @@ class Answer(msgspec.Struct, frozen=True):
     """Kept with the answers, for programs: `message.metadata["answers"][call_id]`."""
 
 
+class ToolUpdate(dict[str, Any]):
+    """What one call wrote to the state. The engine tells `origin` where the update cannot be merged."""
+
+    def __init__(self, keys: Mapping[str, Any], tool: str) -> None:
+        super().__init__(keys)
+        self.origin: str = f"tool {tool!r}"
+
+
 class ToolContext:
     """What a call knows of its run: a parameter annotated with it is filled in, and hidden from the model.
 
     After the call has ended (a thread that was left behind, a task that it started) nothing of the run can be
-    touched any more: `update`, `emit`, `progress` and `interrupt` then raise `RunEndedError`.
+    touched any more: `update`, `emit`, `progress` and `interrupt`, and the like of `run`, then raise `RunEndedError`.
     """
 
-    __slots__ = ("_state", "_token", "_updates", "call_id", "extras", "name", "run")
+    __slots__ = ("_state", "_updates", "call_id", "extras", "name", "run")
 
     def __init__(
         self, run: RunContext[Any], state: Any, call_id: str, name: str, extras: Mapping[str, Any], updates: CallUpdates
     ) -> None:
-        self.run: RunContext[Any] = run
-        """The tool node's own context: config, the caller's object, usage."""
+        self.run: RunContext[Any] = run.part(call_id)
+        """This call's part of the tool node's run: config, the caller's object, usage."""
         self.call_id: str = call_id
         self.name: str = name
         """The tool's name, as it was called."""
@@ -78,7 +85,6 @@ class ToolContext:
         """The tool node's `tool_context`."""
         self._state = state
         self._updates: CallUpdates | None = updates
-        self._token: CancellationToken | None = None
 
     @property
     def state(self) -> Any:
@@ -88,18 +94,12 @@ class ToolContext:
     @property
     def cancellation(self) -> CancellationToken:
         """Cancelled when this call has to stop: its timeout was reached, or the run ends."""
-        token = self._token
-        if token is None:
-            token = self._token = self.run.cancellation.child()
-            if self._updates is None:
-                token.detach()
-                token.cancel("the call has ended")
-        return token
+        return self.run.cancellation
 
     def update(self, /, **keys: Any) -> None:
         """Write to the state, when the call has ended well: updates merge in call order. May come from any thread."""
         updates = self._updates
-        if updates is None or not updates.write(keys):
+        if updates is None or not updates.write(ToolUpdate(keys, self.name)):
             raise RunEndedError(f"tool {self.name!r} writes {listed(keys)}, but its call {self.call_id!r} has ended")
 
     def emit(self, event: Event | Any) -> Awaitable[None]:
@@ -118,18 +118,12 @@ class ToolContext:
     def interrupt(self, value: Any) -> Any:
         """Ask something from outside and end this call; the other calls of the message finish first."""
         self._check_open("asks something")
-        raise Interrupted((Interrupt(f"{'/'.join(self.run.path)}:{self.call_id}", value, self.run.path),))
+        return self.run.interrupt(value)
 
     def end(self, *, cancel: str | None = None) -> None:
         """The tool node's: the call has ended. With `cancel`, its token tells so, for that reason."""
         self._updates = None
-        if self._token is not None:
-            self._token.detach()
-            if cancel is not None:
-                self._token.cancel(cancel)
-        elif cancel is not None:
-            self._token = CancellationToken()
-            self._token.cancel(cancel)
+        self.run.close(cancel or f"call {self.call_id!r} of tool {self.name!r} has ended", cancel=cancel is not None)
 
     def _check_open(self, does: str) -> None:
         if self._updates is None:
@@ -284,6 +278,13 @@ def as_tool(given: Tool | Callable[..., Any]) -> Tool:
         raise ConfigError(f"tool {made.name!r} is a method and has no instance: give the tool of an instance")
     _ = made.parameters  # types that were to come must be there now
     return made
+
+
+def as_tools(given: Any, owner: str) -> tuple[Tool, ...]:
+    """The tools that `owner` was given. Raises `ConfigError` where they are no list of functions and Tools."""
+    if not isinstance(given, Iterable):
+        raise ConfigError(f"{owner}: tools come in a list, found {given!r:.80}")
+    return tuple(map(as_tool, cast("Iterable[Any]", given)))
 
 
 def _as_builtin(value: Any) -> Any:

@@ -16,21 +16,22 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
 from agentgraph.config import positive
 from agentgraph.context import Interrupt, Interrupted, RunContext
 from agentgraph.errors import ConfigError, InputError, unknown
-from agentgraph.events import ToolFinished, ToolStarted
+from agentgraph.events import ToolFinished, ToolStarted, shown
 from agentgraph.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
 from agentgraph.node import Updates, as_mapping
-from agentgraph.nodes.chain import compose
+from agentgraph.nodes.chain import callables, compose
 from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
 from agentgraph.nodes.deadlines import Deadlines
+from agentgraph.nodes.history import with_own_ids
 from agentgraph.nodes.signature import ArgumentsError
-from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, as_tool, content_of
+from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, ToolUpdate, as_tool, as_tools, content_of
 from agentgraph.tasks import NotAllWellError, run_all
 from agentgraph.threads import ThreadCall
 
@@ -74,7 +75,8 @@ class ToolNode:
     """Runs the tool calls of the last message in `state["messages"]`, and adds the message with their answers.
 
     Where the last message is a `ToolResponseMessage`, the calls without an answer are run, and it is replaced by the
-    complete one (the key needs the `Messages` strategy for that). Calls run beside each other, `max_parallel` at once
+    complete one (the key needs the `Messages` strategy for that). Calls whose ids repeat or are empty get others, in
+    the message that asks too. Calls run beside each other, `max_parallel` at once
     (None: all), or one after the other with `parallel=False`: the state is the same. `timeout` is the seconds a call
     may take, None for no limit; a tool's own comes first.
 
@@ -83,6 +85,9 @@ class ToolNode:
     `ToolError`, unless that must fail the run. `tool_context` are values that each call finds in
     `ToolContext.extras`. `log` tells of each call in the log named "agentgraph".
     """
+
+    needs: ClassVar[Mapping[str, str]] = {"messages": "the conversation"}
+    """State keys whose strategy must keep what is there, and what they hold: `compile()` checks it."""
 
     def __init__(
         self,
@@ -101,14 +106,14 @@ class ToolNode:
         positive("ToolNode(max_parallel=...)", max_parallel, whole=True)
         positive("ToolNode(timeout=...)", timeout)
         self.tools: dict[str, Tool] = {}
-        for made in map(as_tool, tools):
+        for made in as_tools(tools, "ToolNode"):
             if made.name in self.tools:
                 raise ConfigError(f"two tools are named {made.name!r}; names must differ: tool(name=...)")
             self.tools[made.name] = made
         self.agent_name = agent_name
         self.max_parallel: int | None = max_parallel if parallel else 1
         self.timeout = timeout
-        self.interceptors: tuple[ToolInterceptor, ...] = tuple(interceptors)
+        self.interceptors: tuple[ToolInterceptor, ...] = callables(interceptors, "ToolNode")
         self._resolver = resolver
         self.error_processor = error_processor
         self.tool_context: dict[str, Any] = dict(tool_context or {})
@@ -116,9 +121,10 @@ class ToolNode:
 
     async def __call__(self, state: Any, run: RunContext[Any]) -> Updates:
         """Run the open calls. Raises `InputError` where the last message asks for none, and as the rules above say."""
-        asked, answered = _open_message(as_mapping(state), run)
+        given, answered = _open_message(as_mapping(state), run)
+        asked = with_own_ids(given)
         done = _Answered(answered)
-        responses: list[ToolResponse | None] = [done.take(call) for call in asked.tool_calls]
+        responses = [done.take(call, was) for call, was in zip(asked.tool_calls, given.tool_calls, strict=True)]
         to_run = [i for i, response in enumerate(responses) if response is None]
         if not to_run:
             return Updates()
@@ -140,7 +146,8 @@ class ToolNode:
         # the id follows from the message that asked: whoever runs these calls again makes the same message
         id = f"{asked.id}-answers" if answered is None else answered.id
         message = ToolResponseMessage(complete, id=id, metadata=metadata)
-        return Updates([{"messages": [message]}, *batch.collector.updates()])
+        messages = [message] if asked is given else [asked, message]
+        return Updates([{"messages": messages}, *batch.collector.updates()])
 
     async def find(self, name: str, run: RunContext[Any]) -> Tool | None:
         """The tool by that name: the node's own, the run's dynamic one, or what the resolver finds."""
@@ -191,9 +198,13 @@ class _Answered:
         for response in message.responses if message is not None else ():
             self._left.setdefault(response.id, []).append(response)
 
-    def take(self, call: ToolCall) -> ToolResponse | None:
-        answers = self._left.get(call.id)
-        return answers.pop(0) if answers else None
+    def take(self, call: ToolCall, was: ToolCall) -> ToolResponse | None:
+        """The answer to a call, by its own id or else by the one it had before."""
+        answers = self._left.get(call.id) or self._left.get(was.id)
+        if not answers:
+            return None
+        answer = answers.pop(0)
+        return answer if answer.id == call.id else msgspec.structs.replace(answer, id=call.id)
 
 
 class _Batch:
@@ -250,7 +261,7 @@ class _Batch:
                 raise asyncio.CancelledError from None
             first, *others = errors
             for other in others:
-                first.add_note(f"also failed: {type(other).__name__}: {other}")
+                first.add_note(f"also failed: {type(other).__name__}: {shown(other, str)}")
             raise first from None
         for index, answer in zip(indexes, answers, strict=True):
             responses[index] = answer
@@ -418,7 +429,7 @@ class _Batch:
         if value.update is not None:
             if not isinstance(value.update, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"Answer(update=...) must be a dict of state keys, found {value.update!r:.80}")
-            updates.write(value.update)
+            updates.write(ToolUpdate(value.update, call.name))
         if value.metadata is not None:
             self.metadata[index] = dict(value.metadata)
         return ToolResponse(call.id, call.name, content)

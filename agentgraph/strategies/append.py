@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from agentgraph.errors import StrategyError, listed
-from agentgraph.strategies.markers import RemoveAll, RemoveByHash, RemoveMessage, RewriteMessages
+from agentgraph.strategies.markers import MARKERS, RemoveAll, RemoveByHash, RemoveMessage, RewriteMessages
 from agentgraph.strategies.protocol import UNSET
-
-_MARKERS = (RemoveMessage, RemoveByHash, RemoveAll, RewriteMessages)
 
 
 class Append:
@@ -29,7 +27,7 @@ class Append:
         else:
             raise StrategyError(f"{type(self).__name__} needs a list to add to, found {type(current).__name__}")
         for item in added:
-            if isinstance(item, _MARKERS):
+            if isinstance(item, MARKERS):
                 return self._one_by_one(held, added)
         return held + added
 

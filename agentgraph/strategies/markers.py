@@ -42,6 +42,8 @@ class RewriteMessages(msgspec.Struct, frozen=True, tag="rewrite", tag_field="mar
 
 Marker = RemoveMessage | RemoveByHash | RemoveAll
 
+MARKERS: Final = (RemoveMessage, RemoveByHash, RemoveAll, RewriteMessages)
+
 
 def _without_id(item: Any) -> Any:
     if isinstance(item, msgspec.Struct):

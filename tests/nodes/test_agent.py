@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import logging
 import threading
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from agentgraph import (
     END,
     START,
     ConfigError,
+    GraphError,
     InputError,
     RecursionLimitError,
     RunConfig,
@@ -42,7 +44,18 @@ from agentgraph.messages import (
     UserMessage,
 )
 from agentgraph.models import Delta, ModelError, ModelRequest, ModelResponse, StreamCutError
-from agentgraph.nodes import Answer, LlmNode, ModelCall, ReactAgent, Tool, ToolContext, ToolError, ToolRequest, tool
+from agentgraph.nodes import (
+    Answer,
+    LlmNode,
+    LlmRequest,
+    ModelCall,
+    ReactAgent,
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolRequest,
+    tool,
+)
 from agentgraph.strategies import Append, Merge, Messages, Reduce, Replace
 from agentgraph.testing import FunctionModel, ScriptedModel, with_clock
 
@@ -184,6 +197,16 @@ async def test_without_tools_there_is_no_tool_node() -> None:
     assert (await agent.run("go")).steps == 1
 
 
+async def test_tools_that_only_an_interceptor_brings_are_run() -> None:
+    async def bring(request: LlmRequest, call: ModelCall) -> ModelResponse:
+        return await call(msgspec.structs.replace(request, dynamic_tools=[add]))
+
+    async with ScriptedModel([call_add(), "It is 42."]) as model:
+        result = await ReactAgent("clerk", model, interceptors=[bring]).run("17 + 25?")
+    assert texts(result.messages) == ["17 + 25?", "", "42", "It is 42."]
+    assert [t.name for t in model.requests[0].tools] == ["add"]
+
+
 async def test_agents_graph_may_be_changed_before_the_first_run() -> None:
     async def shout(state: dict[str, Any]) -> dict[str, Any]:
         last = state["messages"][-1]
@@ -237,6 +260,10 @@ def test_building_faults_are_told_where_they_are_made() -> None:
         ReactAgent("clerk", ScriptedModel([]), [add, add])
     with pytest.raises(ConfigError, match="'messages' is the conversation"):
         ReactAgent("clerk", ScriptedModel([]), output_key="messages")
+    with pytest.raises(ConfigError, match="ReactAgent: tools come in a list, found 5"):
+        ReactAgent("clerk", ScriptedModel([]), 5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"ReactAgent: an interceptor is an async function of .*, found 5"):
+        ReactAgent("clerk", ScriptedModel([]), interceptors=[5])  # pyright: ignore[reportArgumentType]
 
 
 # --- the tools' part ---
@@ -555,19 +582,56 @@ async def test_an_agent_as_a_node_gives_back_what_it_added_and_doubles_nothing()
     assert set(state) == set(start)
 
 
-async def test_an_agents_private_keys_stay_inside_also_where_the_outer_graph_takes_any() -> None:
-    graph = StateGraph()
-    graph.add_node("agent", ReactAgent("clerk", ScriptedModel(["hi"])))
-    graph.add_edge(START, "agent").add_edge("agent", END)
-    assert set((await graph.compile().invoke({"input": "go"})).state) == {"input", "messages"}
+async def test_an_agents_private_keys_stay_inside_also_where_the_outer_graph_is_an_agents_too() -> None:
+    boss = ReactAgent("boss", ScriptedModel(["the boss's"]))
+    boss.graph.add_node("clerk", ReactAgent("clerk", ScriptedModel(["the clerk's"])))
+    boss.graph.add_edge("llm", "clerk").add_edge("clerk", END)
+    result = await boss.run("go")
+    assert (texts(result.messages), result.output) == (["go", "the boss's", "the clerk's"], "the boss's")
 
 
-async def test_an_agents_app_as_a_node_takes_a_mapping_of_keys() -> None:
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_agent_as_a_node_takes_a_mapping_of_keys(whole: bool) -> None:
     writer = ReactAgent("writer", ScriptedModel(["a poem"]), output_key="answer")
     graph = StateGraph(strategies={"topic": Replace(), "draft": Replace()})
-    graph.add_node("write", writer.app, input={"topic": "input"}, output={"answer": "draft"})
+    node = writer if whole else writer.app
+    graph.add_node("write", node, input={"topic": "input"}, output={"answer": "draft"})
     graph.add_edge(START, "write").add_edge("write", END)
     assert (await graph.compile().invoke({"topic": "lamps"})).state == {"topic": "lamps", "draft": "a poem"}
+
+
+@pytest.mark.parametrize(
+    ("strategies", "told"),
+    [
+        ({"messages": Replace()}, "'messages' has Messages.. in its graph and Replace.. in this one"),
+        ({"answer": Replace()}, "no state key in common"),
+        (None, "'messages' has Messages.. in its graph and Replace.. in this one"),
+    ],
+)
+def test_a_graph_that_would_lose_what_its_agent_adds_is_refused(strategies: Any, told: str) -> None:
+    graph = StateGraph(strategies=strategies)
+    graph.add_node("agent", ReactAgent("clerk", ScriptedModel(["hi"])))
+    graph.add_edge(START, "agent").add_edge("agent", END)
+    with pytest.raises(GraphError, match=f"node 'agent': .*{told}"):
+        graph.compile()
+
+
+@pytest.mark.parametrize(
+    ("shared", "output", "warnings"),
+    [("input", None, 1), ("answer", None, 0), ("messages", None, 0), ("input", {"log": "log"}, 0)],
+)
+async def test_an_answer_that_no_key_of_the_outer_graph_takes_is_told_in_the_log(
+    shared: str, output: Any, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = ReactAgent("clerk", ScriptedModel(["hi"]), output_key="answer", strategies={"log": Append()})
+    keys = {shared: Messages() if shared == "messages" else Replace(), "input": Replace(), "log": Append()}
+    graph = StateGraph(strategies=keys)
+    graph.add_node("agent", agent, output=output)
+    graph.add_edge(START, "agent").add_edge("agent", END)
+    caplog.set_level(logging.WARNING, "agentgraph")
+    await graph.compile().invoke({"input": "go"})
+    assert len(caplog.records) == warnings
+    assert all("agent 'clerk' has answered, and the graph of node 'agent'" in r.getMessage() for r in caplog.records)
 
 
 @pytest.mark.case("I13")

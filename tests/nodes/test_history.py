@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from agentgraph import END, START, StateGraph
+from agentgraph import END, START, InputError, StateGraph
 from agentgraph.events import HistoryRepaired
 from agentgraph.messages import (
     AssistantMessage,
@@ -26,9 +26,9 @@ from agentgraph.messages import (
     encode,
 )
 from agentgraph.nodes import LlmNode, ReactAgent, tool
-from agentgraph.nodes.history import NOT_FINISHED, repair
-from agentgraph.strategies import Messages
-from agentgraph.testing import ScriptedModel
+from agentgraph.nodes.history import NOT_FINISHED, NOTHING_CHECKED, repair
+from agentgraph.strategies import Messages, Reduce
+from agentgraph.testing import FunctionModel, ScriptedModel
 
 
 def refuse_constant(text: str) -> Any:
@@ -76,7 +76,10 @@ call_ids = st.sampled_from(["a", "b", "c", "a_2", ""])
 arguments = st.sampled_from(
     ["", " ", "{}", '{"x": 1}', "[1]", '"{}"', '{"x": NaN}', "{x", '{"x":' + "[" * 3000, '{"x": "\\ud83d"}', "\ud83d"]
 )
-calls = st.builds(ToolCall, call_ids, st.sampled_from(["look", "write"]), arguments)
+mendable = st.sampled_from(
+    ['{"x": "a\nb"}', '"{\\"x\\": 1}"', "null", '{"x": 1e999}', '{"x": 123456789012345678901234567890, "y": "\t"}']
+)
+calls = st.builds(ToolCall, call_ids, st.sampled_from(["look", "write"]), arguments | mendable)
 contents = st.one_of(texts, st.lists(st.builds(TextPart, texts), max_size=2))
 responses = st.builds(ToolResponse, call_ids, st.sampled_from(["look", "write"]), contents, st.booleans())
 any_message = st.one_of(
@@ -112,6 +115,37 @@ def test_what_users_and_systems_said_stays_in_order_and_nothing_is_changed_in_pl
     repaired, _ = repair(messages)
     assert [m.id for m in repaired if not isinstance(m, AssistantMessage | ToolResponseMessage)] == spoken
     assert messages == before
+
+
+@hypothesis_settings(max_examples=40)
+@given(conversations)
+def test_a_fault_at_the_end_changes_nothing_of_what_is_valid_before_it(messages: list[Message]) -> None:
+    valid, _ = repair(messages)
+    repaired, told = repair([*valid, AssistantMessage()])
+    assert (repaired, len(told)) == (valid, 1)
+
+
+@hypothesis_settings(max_examples=60)
+@given(st.lists(conversations, max_size=3))
+def test_a_conversation_that_grows_is_repaired_as_if_it_had_been_whole(parts: list[list[Message]]) -> None:
+    checked = NOTHING_CHECKED
+    for part in parts:
+        grown = [*checked.messages, *part]
+        checked, told = checked.beginning(grown).extended(grown)
+        assert (checked.messages, told) == repair(grown)
+        calls = {c.id for m in checked.messages if isinstance(m, AssistantMessage) for c in m.tool_calls}
+        assert {id for id in (*"abc", "a_2", "b_2", "call_2") if checked.has_call(id)} <= calls
+        assert all(checked.has_call(id) for id in calls)
+
+
+def test_what_is_known_of_a_conversation_does_not_tell_what_another_one_added_to_it() -> None:
+    start: list[Message] = [UserMessage("go")]
+    known, _ = NOTHING_CHECKED.beginning(start).extended(start)
+    ask = AssistantMessage(tool_calls=[ToolCall("a", "look")])
+    longer, _ = known.extended([*start, ask, ToolResponseMessage([ToolResponse("a", "look", "seen")])])
+    assert longer.has_call("a")
+    assert not known.has_call("a")
+    assert known.beginning([UserMessage("another")]).messages == []
 
 
 def test_a_valid_conversation_comes_back_as_the_very_same_messages() -> None:
@@ -216,6 +250,87 @@ def test_thousands_of_open_brackets_are_no_arguments_and_no_failure() -> None:
     assert isinstance(repaired[0], AssistantMessage)
     assert repaired[0].tool_calls[0].arguments == "{}"
     assert len(told) == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "sent"),
+    [
+        ('{"text": "two\nlines"}', '{"text":"two\\nlines"}'),
+        ('"{\\"text\\": \\"encoded twice\\"}"', '{"text":"encoded twice"}'),
+        ({"text": "an object"}, '{"text":"an object"}'),
+        ('{"text": "half \\ud83d"}', '{"text":"half \ufffd"}'),
+        ("null", "{}"),
+        ("  ", "{}"),
+    ],
+)
+async def test_arguments_that_a_tool_takes_are_the_same_for_the_model_as_a_json_object(written: Any, sent: str) -> None:
+    got: list[str] = []
+
+    @tool
+    async def write(text: str = "nothing") -> str:
+        """Write."""
+        got.append(text)
+        return "written"
+
+    async with ScriptedModel([[ToolCall("a", "write", written)], "done"]) as model:
+        await ReactAgent("clerk", model, [write], stream=False).run("go")
+        assert faults_of(model.requests[1].messages) == []
+    ask = model.requests[1].messages[1]
+    assert isinstance(ask, AssistantMessage)
+    assert ask.tool_calls[0].arguments == sent
+    assert got == [json.loads(sent).get("text", "nothing")]
+
+
+class Looked(str):
+    """A text that counts how often somebody looks whether it is sound."""
+
+    __slots__ = ("times",)
+
+    def isascii(self) -> bool:
+        self.times = getattr(self, "times", 0) + 1
+        return super().isascii()
+
+
+async def test_in_a_run_of_many_rounds_each_message_is_checked_once() -> None:
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    texts = [Looked(f"{n}") for n in range(3)]
+    model = ScriptedModel([*[[ToolCall(f"c{n}", "look")] for n in range(5)], "done"])
+    await ReactAgent("clerk", model, [look], stream=False).run([UserMessage(t) for t in texts])
+    assert [t.times for t in texts] == [1, 1, 1]
+
+
+async def test_what_a_node_breaks_between_two_rounds_is_repaired_wherever_it_stands() -> None:
+    ask = AssistantMessage(id="ask", tool_calls=[ToolCall("a", "look"), ToolCall("b", "look")])
+    answers = ToolResponseMessage([ToolResponse(i, "look", "seen") for i in "ab"], id="answers")
+
+    async def breaks(state: dict[str, Any]) -> dict[str, Any]:
+        again = [msgspec.structs.replace(m, id=f"{m.id} again") for m in (ask, answers)]
+        fewer = msgspec.structs.replace(answers, responses=answers.responses[:1])
+        return {"messages": [[fewer, UserMessage("?")], [*again, UserMessage("!")]][state["n"]], "n": 1}
+
+    graph = StateGraph(strategies={"messages": Messages(), "n": Reduce(int.__add__)})
+    graph.add_node("llm", LlmNode(model := ScriptedModel(["one", "two", "three"]))).add_node("breaks", breaks)
+    graph.add_edge(START, "llm").add_edge("breaks", "llm")
+    graph.add_conditional_edges("llm", lambda state: END if len(model.requests) == 3 else "breaks", ["breaks", END])
+    state = (await graph.compile().invoke({"messages": [UserMessage("go"), ask, answers], "n": 0})).state
+    assert [faults_of(r.messages) for r in model.requests] == [[], [], []]
+    assert faults_of(state["messages"]) == []
+    found = [r.id for m in state["messages"] if isinstance(m, ToolResponseMessage) for r in m.responses]
+    assert found == ["a", "b", "a_2", "b_2"]
+
+
+async def test_where_repairing_leaves_nothing_to_send_the_error_says_so() -> None:
+    graph = StateGraph(strategies={"messages": Messages()})
+    graph.add_node("llm", LlmNode(FunctionModel(lambda _: "asked")))
+    graph.add_edge(START, "llm").add_edge("llm", END)
+    orphan = ToolResponseMessage([ToolResponse("a", "look", "found")])
+    for messages in ([orphan], [SystemMessage(text="Be kind."), orphan]):
+        with pytest.raises(InputError, match=r"nothing to ask: left out an answer to call 'a'.*no message is left"):
+            await graph.compile().invoke({"messages": messages})
 
 
 @pytest.mark.case("F13")

@@ -5,14 +5,25 @@ import copy
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgraph import END, START, CompiledGraph, ConfigError, InputError, Retry, RunConfig, RunContext, StateGraph
+from agentgraph import (
+    END,
+    START,
+    CompiledGraph,
+    ConfigError,
+    GraphError,
+    InputError,
+    Retry,
+    RunConfig,
+    RunContext,
+    StateGraph,
+)
 from agentgraph.events import Event, ModelDelta, RunFailed, encode
 from agentgraph.messages import (
     AssistantMessage,
@@ -32,7 +43,7 @@ from agentgraph.models import ChatModel, Delta, ModelError, ModelRequest, ModelR
 from agentgraph.node import as_mapping
 from agentgraph.nodes import LlmNode, ModelCall, TemplateError, ToolNode, tool
 from agentgraph.nodes.history import NOT_FINISHED
-from agentgraph.strategies import Messages, Replace
+from agentgraph.strategies import LastWrite, Messages, Replace
 from agentgraph.testing import FunctionModel, ScriptedModel, with_clock
 
 KEYS = {k: Replace() for k in ("input", "topic", "notes", "answer", "n")}
@@ -553,6 +564,23 @@ async def test_the_output_key_gets_the_text_but_not_that_beside_calls() -> None:
     assert (await app.invoke({"input": "go"})).state["answer"] == "seen"
 
 
+async def test_an_instruction_that_comes_later_in_a_run_is_filled_in_at_the_end_and_in_an_earlier_place() -> None:
+    async def instruct(state: dict[str, Any]) -> dict[str, Any]:
+        first = state["messages"][0].id
+        earlier, later = InstructionMessage("About {topic}?", id=first), InstructionMessage("And {topic}?")
+        return {"messages": earlier if len(state["messages"]) == 2 else later}
+
+    model = FunctionModel(lambda _: "hm")
+    graph = StateGraph(strategies={"messages": Messages(), **KEYS})
+    graph.add_node("llm", LlmNode(model)).add_node("instruct", instruct)
+    graph.add_edge(START, "llm").add_edge("instruct", "llm")
+    graph.add_conditional_edges("llm", lambda s: END if len(s["messages"]) > 4 else "instruct", ["instruct", END])
+    state = (await graph.compile().invoke({"messages": UserMessage("?"), "topic": "lamps"})).state
+    sent = [["?"], ["About lamps?", "hm"], ["About lamps?", "hm", "hm", "And lamps?"]]
+    assert [texts(request.messages) for request in model.requests] == sent
+    assert texts(state["messages"]) == [*sent[-1], "hm"]
+
+
 # --- ids of calls ---
 
 
@@ -611,6 +639,39 @@ async def test_no_answer_at_all_is_an_error_that_says_so_and_nothing_is_stored(
 async def test_a_stream_that_ends_without_the_whole_answer_is_an_error() -> None:
     with pytest.raises(ModelError, match="ended its stream without an answer"):
         await alone(LlmNode(Streaming(Delta("Hel")))).invoke({"input": "go"})
+
+
+class Odd:
+    """A model of somebody's own that answers with this, streamed or not."""
+
+    name = "odd"
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = answers
+
+    async def generate(self, request: ModelRequest) -> Any:
+        return self.answers[-1]
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[Any, None]:
+        for answer in self.answers:
+            yield answer
+
+
+@pytest.mark.parametrize(
+    ("stream", "answers", "told"),
+    [
+        (True, [Delta("Hel"), "lo"], "model 'odd' must stream Deltas, found 'lo'"),
+        (True, [None], "model 'odd' must stream Deltas, found None"),
+        (True, [Delta(response=cast("Any", "hi"))], "model 'odd' must answer by a ModelResponse, found 'hi'"),
+        (False, ["hi"], "model 'odd' must answer by a ModelResponse, found 'hi'"),
+        (False, [None], "model 'odd' must answer by a ModelResponse, found None"),
+    ],
+)
+async def test_a_model_that_keeps_no_protocol_is_an_error_of_the_model_that_says_so(
+    stream: bool, answers: list[Any], told: str
+) -> None:
+    with pytest.raises(ModelError, match=told):
+        await alone(LlmNode(Odd(*answers), stream=stream)).invoke({"input": "go"})
 
 
 @pytest.mark.case("C8")
@@ -725,7 +786,12 @@ async def test_two_nodes_of_one_step_that_both_repair_the_conversation_lose_no_a
     broken = [UserMessage("1"), AssistantMessage(tool_calls=[ToolCall("a", "look")]), UserMessage("2")]
     result = await graph.compile().invoke({"messages": broken})
     said = result.state["messages"]
-    assert [type(m).__name__ for m in said[:4]] == ["UserMessage", "AssistantMessage", "ToolResponseMessage", "UserMessage"]
+    assert [type(m).__name__ for m in said[:4]] == [
+        "UserMessage",
+        "AssistantMessage",
+        "ToolResponseMessage",
+        "UserMessage",
+    ]
     assert texts(said[4:]) == ["one", "two"]
 
 
@@ -733,8 +799,32 @@ async def test_two_nodes_of_one_step_that_both_repair_the_conversation_lose_no_a
 
 
 def test_what_is_no_model_is_refused_where_it_is_given() -> None:
-    with pytest.raises(ConfigError, match=r"needs a model with generate\(\) and stream\(\), found 'gpt'"):
-        LlmNode("gpt")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"needs a model with generate\(\) and stream\(\), found 5"):
+        LlmNode(5)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"interceptors": [5]}, r"LlmNode: an interceptor is an async function of \(request, call\), found 5"),
+        ({"interceptors": 5}, "LlmNode: interceptors come in a list, found 5"),
+        ({"tools": 5}, "LlmNode: tools come in a list, found 5"),
+        ({"tools": ["look"]}, "tools are functions or Tool objects; found 'look'"),
+    ],
+)
+def test_what_is_no_interceptor_and_no_tool_is_refused_where_it_is_given(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        LlmNode(ScriptedModel([]), **options)
+
+
+@pytest.mark.parametrize("strategy", [Replace(), LastWrite(), None])
+@pytest.mark.parametrize("node", [LlmNode(ScriptedModel([])), ToolNode([])])
+def test_a_key_that_would_lose_the_conversation_is_a_fault_of_the_graph(node: Any, strategy: Any) -> None:
+    graph = StateGraph(strategies={"messages": strategy} if strategy else {"input": Replace()})
+    graph.add_node("node", node)
+    graph.add_edge(START, "node").add_edge("node", END)
+    with pytest.raises(GraphError, match=r"node 'node' needs the state key 'messages' .*for the conversation"):
+        graph.compile()
 
 
 def test_an_unknown_choice_of_on_error_is_refused_where_it_is_given() -> None:

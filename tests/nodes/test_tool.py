@@ -22,6 +22,7 @@ from agentgraph import (
     RunEndedError,
     StateGraph,
 )
+from agentgraph.context import CancellationToken
 from agentgraph.events import ToolProgress
 from agentgraph.messages import (
     AssistantMessage,
@@ -31,10 +32,11 @@ from agentgraph.messages import (
     ToolCall,
     ToolResponse,
     ToolResponseMessage,
+    Usage,
     UserMessage,
     encode,
 )
-from agentgraph.nodes import Answer, Tool, ToolContext, ToolError, ToolNode, tool
+from agentgraph.nodes import Answer, Tool, ToolContext, ToolError, ToolHandler, ToolNode, ToolRequest, tool
 from agentgraph.strategies import Append, Messages
 
 
@@ -415,6 +417,85 @@ async def test_after_its_call_a_context_touches_nothing_of_the_run(does: str, en
     assert answers(result.state)[1].text == "(no output)"
     assert result.state["log"] == []
     assert repr(left[0]) == "<ToolContext leak c0 ended>"
+
+
+RUN_AFTER: dict[str, Callable[[ToolContext], Any]] = {
+    "emit": lambda ctx: ctx.run.emit({"late": True}),
+    "add_usage": lambda ctx: ctx.run.add_usage(Usage(1, 1)),
+    "next_iteration": lambda ctx: ctx.run.next_iteration(),
+    "scratch": lambda ctx: ctx.run.scratch,
+    "interrupt": lambda ctx: ctx.run.interrupt("late"),
+    "part": lambda ctx: ctx.run.part("late"),
+}
+
+
+@pytest.mark.parametrize("does", RUN_AFTER)
+async def test_after_its_call_the_run_of_a_context_is_over_and_that_of_others_is_not(does: str) -> None:
+    left: list[ToolContext] = []
+
+    async def leak(ctx: ToolContext) -> None:
+        left.append(ctx)
+
+    async def later(ctx: ToolContext) -> str:
+        with pytest.raises(RunEndedError, match=r"attempt has ended: call 'c0' of tool 'leak' has ended"):
+            RUN_AFTER[does](left[0])
+        await ctx.run.emit({"on": "time"})
+        return str(ctx.run.usage)
+
+    result = await app_of(leak, later, parallel=False).invoke(asking("leak", "later"))
+    assert answers(result.state)[1].text == "None"
+
+
+async def test_a_thread_that_was_left_behind_stops_nothing_by_the_tokens_it_can_reach() -> None:
+    loop, timed_out, tried = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+    tokens: list[CancellationToken] = []
+
+    def stuck(ctx: ToolContext) -> None:
+        timed_out.wait(10)
+        for token in (ctx.cancellation, ctx.run.cancellation):
+            tokens.append(token)
+            token.cancel("by the one left behind")
+        loop.call_soon_threadsafe(tried.set)
+
+    async def later(ctx: ToolContext) -> str:
+        timed_out.set()
+        await tried.wait()
+        return f"{ctx.cancellation.cancelled} {ctx.run.config.recursion_limit}"
+
+    result = await app_of(Tool(stuck, timeout=0.02), later, parallel=False).invoke(asking("stuck", "later"))
+    assert [a.text[:20] for a in answers(result.state)] == ["tool 'stuck' timed o", "False 100"]
+    assert [t.reason for t in tokens] == ["it timed out after 0.02 s"] * 2
+
+
+async def test_a_tool_that_cancels_its_own_token_stops_no_other_call() -> None:
+    async def gives_up(ctx: ToolContext) -> str:
+        ctx.run.cancellation.cancel("enough")
+        return str(ctx.cancellation.cancelled)
+
+    async def goes_on(ctx: ToolContext) -> str:
+        return str(ctx.cancellation.cancelled)
+
+    result = await app_of(gives_up, goes_on, parallel=False).invoke(asking("gives_up", "goes_on"))
+    assert [a.text for a in answers(result.state)] == ["True", "False"]
+
+
+async def test_what_a_call_records_once_is_its_own_and_holds_when_it_is_made_again() -> None:
+    made: list[str] = []
+
+    async def buy(ctx: ToolContext) -> str:
+        def pay() -> str:
+            made.append(ctx.call_id)
+            return f"receipt {len(made)}"
+
+        return await ctx.run.once("pay", pay)
+
+    async def again(request: ToolRequest, call: ToolHandler) -> ToolResponse:
+        await call(request)
+        return await call(request)
+
+    result = await app_of(buy, parallel=False, interceptors=[again]).invoke(asking("buy", "buy"))
+    assert [a.text for a in answers(result.state)] == ["receipt 1", "receipt 2"]
+    assert made == ["c0", "c1"]
 
 
 async def test_a_task_that_a_tool_leaves_behind_cannot_write_any_more() -> None:

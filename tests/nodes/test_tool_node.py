@@ -12,9 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentgraph import END, START, CancellationToken, CompiledGraph, ConfigError, InputError, RunContext, StateGraph
+from agentgraph import (
+    END,
+    START,
+    CancellationToken,
+    CompiledGraph,
+    ConfigError,
+    InputError,
+    RunContext,
+    StateGraph,
+    UpdateError,
+)
 from agentgraph.errors import NodeTimeoutError, RunEndedError
-from agentgraph.events import ToolFinished, ToolProgress, ToolStarted
+from agentgraph.events import StateUpdate, ToolFinished, ToolProgress, ToolStarted
 from agentgraph.messages import (
     AssistantMessage,
     ToolCall,
@@ -209,10 +219,44 @@ async def test_each_call_of_one_tool_runs_with_its_own_arguments_and_gets_its_ow
     calls = [ToolCall(id, "look", f'{{"q": "{q}"}}') for id, q in zip(ids, questions, strict=True)]
     result = await app_of([look]).invoke({"messages": [AssistantMessage(tool_calls=calls)]})
     assert executed == questions
-    assert [(a.id, a.content) for a in answers(result.state)] == [
-        (ids[0], f"{questions[0]}1"),
-        (ids[1], f"{questions[1]}2"),
-    ]
+    assert [a.content for a in answers(result.state)] == [f"{questions[0]}1", f"{questions[1]}2"]
+    assert [a.id for a in answers(result.state)] == [c.id for c in result.state["messages"][0].tool_calls]
+
+
+async def test_call_ids_that_repeat_or_are_empty_get_others_in_call_answer_metadata_and_events() -> None:
+    async def look(ctx: ToolContext) -> Answer:
+        return Answer(ctx.call_id, metadata={"id": ctx.call_id})
+
+    calls = [ToolCall(id, "look") for id in ("a", "", "a", "b", "")]
+    asks = AssistantMessage(id="asks", tool_calls=calls)
+    async with app_of([look]).stream({"messages": [UserMessage("go"), asks]}) as events:
+        started = [e.call_id async for e in events if isinstance(e, ToolStarted)]
+    _, asked, answer = events.result.state["messages"]
+    ids = ["a", "call_2", "a_2", "b", "call_3"]
+    assert [asked.id, *(c.id for c in asked.tool_calls)] == ["asks", *ids]
+    assert [a.id for a in answer.responses] == [a.text for a in answer.responses] == ids
+    assert (started, list(answer.metadata["answers"])) == (ids, ids)
+
+
+async def test_a_message_whose_call_ids_differ_is_not_written_again() -> None:
+    async with app_of([other]).stream(asking("other", "other")) as events:
+        updates = [e.update async for e in events if isinstance(e, StateUpdate)]
+    assert [[m.id for m in update["messages"]] for update in updates] == [["asks-answers"]]
+
+
+@pytest.mark.parametrize("had", [["c", "c"], ["c", "c_2"]])
+async def test_answers_that_are_there_count_for_calls_whose_ids_repeat_by_either_id(had: list[str]) -> None:
+    executed: list[str] = []
+
+    async def look(ctx: ToolContext) -> str:
+        executed.append(ctx.call_id)
+        return "new"
+
+    asks = AssistantMessage(tool_calls=[ToolCall("c", "look") for _ in range(3)])
+    partial = ToolResponseMessage([ToolResponse(id, "look", f"old {n}") for n, id in enumerate(had)])
+    state = (await app_of([look]).invoke({"messages": [asks, partial]})).state
+    assert [(a.id, a.text) for a in answers(state)] == [("c", "old 0"), ("c_2", "old 1"), ("c_3", "new")]
+    assert executed == ["c_3"]
 
 
 @pytest.mark.parametrize(
@@ -238,6 +282,19 @@ def test_at_most_so_many_calls_run_at_once_as_the_node_says(options: dict[str, A
 def test_settings_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=rf"ToolNode\({next(iter(options))}="):
         ToolNode([], **options)
+
+
+@pytest.mark.parametrize(
+    ("tools", "options", "told"),
+    [
+        (5, {}, "ToolNode: tools come in a list, found 5"),
+        ([], {"interceptors": [5]}, r"ToolNode: an interceptor is an async function of \(request, call\), found 5"),
+        ([], {"interceptors": 5}, "ToolNode: interceptors come in a list, found 5"),
+    ],
+)
+def test_what_is_no_list_of_tools_or_interceptors_is_refused(tools: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        ToolNode(tools, **options)
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
@@ -1268,3 +1325,19 @@ def test_any_calls_give_the_same_answers_and_state_in_parallel_and_serially(
     assert [a.id for a in answers(serial)] == [f"c{n}" for n in range(len(plan))]
     assert [not a.is_error for a in answers(serial)] == [outcome in ("ok", "none") for outcome, _ in plan]
     assert all(a.text for a in answers(serial))
+
+
+@pytest.mark.parametrize("by", ["context", "answer"])
+async def test_a_write_that_the_state_does_not_take_names_the_tool_that_made_it(by: str) -> None:
+    def fine(context: ToolContext) -> None:
+        context.update(log=[1])
+
+    def wrong(context: ToolContext) -> Answer | None:
+        if by == "answer":
+            return Answer("x", update={"lgo": [2]})
+        context.update(lgo=[2])
+        return None
+
+    with pytest.raises(UpdateError, match="unknown state key 'lgo'; did you mean 'log'?") as caught:
+        await app_of([fine, wrong]).invoke(asking("fine", "wrong"))
+    assert "written by tool 'wrong'" in caught.value.__notes__

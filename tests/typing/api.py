@@ -1,7 +1,7 @@
 """Every public call as a user writes it. Never run: `make check` reads it with the type checker."""
 
 # pyright: reportUnusedVariable=false
-# ruff: noqa: ARG002, ARG005, F841, T201
+# ruff: noqa: F841, T201
 
 import operator
 from dataclasses import dataclass, field
