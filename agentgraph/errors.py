@@ -17,11 +17,19 @@ def nearest(name: object, known: Iterable[object]) -> str | None:
     return found[0] if found else None
 
 
+_ENDS = {"__start__": "START", "__end__": "END"}
+
+
+def quoted(name: object) -> str:
+    """A name for a message: START and END as users write them."""
+    return _ENDS.get(name, repr(name)) if isinstance(name, str) else repr(name)
+
+
 def listed(names: Iterable[object], *, most: int = 12) -> str:
     """Names for a message: quoted, comma-separated, the first `most` of them."""
-    quoted = [repr(n) for n in names]
-    rest = len(quoted) - most
-    return (", ".join(quoted[:most]) + (f" and {rest} more" if rest > 0 else "")) or "none"
+    shown = [quoted(n) for n in names]
+    rest = len(shown) - most
+    return (", ".join(shown[:most]) + (f" and {rest} more" if rest > 0 else "")) or "none"
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
@@ -96,8 +104,9 @@ class RoutingError(AgentGraphError, ValueError):
     def __init__(self, node: str, what: str, value: object, allowed: Sequence[str], *, remedy: str = "") -> None:
         near = nearest(value, allowed) if isinstance(value, str) and value else None
         hint = f"; did you mean {near!r}?" if near else ";"
+        whose = "START" if node == "__start__" else f"node {node!r}"
         super().__init__(
-            f"{what} of node {node!r} gave {value!r}, which is no target{hint} allowed: {listed(allowed)}"
+            f"{what} of {whose} gave {value!r}, which is no target{hint} allowed: {listed(allowed)}"
             + ("" if value not in (None, "") else " (END ends this branch, and so does an empty list)")
             + (remedy and f"; {remedy}")
         )
@@ -200,7 +209,7 @@ class RunNote(str):
     def at(cls, path: tuple[str, ...], step: int, thread_id: str | None, run_id: str) -> RunNote:
         """The note for a node's path and step."""
         thread = f", thread {thread_id!r}" if thread_id is not None else ""
-        note = cls(f"in node {'/'.join(path)!r}, step {step}{thread}")
+        note = cls(f"in node {'/'.join(_ENDS.get(p, p) for p in path)!r}, step {step}{thread}")
         note.path, note.step, note.thread_id, note.run_id = path, step, thread_id, run_id
         return note
 
