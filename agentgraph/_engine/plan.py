@@ -56,6 +56,8 @@ class NodeSpec:
         self.wants_run = self.is_graph or (callable(fn) and positional(fn) != 1)
         self.plain = self.is_async and not (timeout or idle_timeout or retry or on_error or self.is_graph)
         """Nothing to do but to await it: no policy, no thread."""
+        self.short: bool = self.plain and not self.wants_run
+        """And it can neither ask nor be told of."""
 
 
 class RouterSpec:

@@ -232,7 +232,7 @@ class GraphRun:
         def start(k: int) -> Any:
             task = tasks[k]
             spec = plan.nodes[task.node]
-            if quick and spec.plain and not spec.wants_run:  # can neither ask nor be told of: what `branch` comes to
+            if quick and spec.short:  # what `branch` comes to
                 return spec.fn(view(state) if task.send is None else _copied(task.send.state))
             return branch(k, task)
 
@@ -444,7 +444,7 @@ class GraphRun:
 def _copied(state: Any) -> Any:
     """A shallow copy of what a Send gives its node; what is no container of state is given as it is."""
     if type(state) is dict:
-        return cast("dict[str, Any]", state).copy()
+        return state.copy()  # pyright: ignore[reportUnknownVariableType]  # a cast is a call
     if isinstance(state, (Mapping, list, msgspec.Struct)) or is_dataclass(state):
         return copy.copy(cast("Any", state))
     return state

@@ -33,7 +33,7 @@ NOTHING = Outcome((), None)
 def read(result: Any, node: str) -> Outcome:
     """Take a node's return value apart. Raises `UpdateError` for what is no update."""
     if type(result) is dict:  # the usual, before the checks that cost
-        return Outcome((cast("dict[str, Any]", result),), None)
+        return Outcome((result,), None)  # pyright: ignore[reportUnknownArgumentType]  # a cast is a call
     if result is None:
         return NOTHING
     if isinstance(result, Mapping):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from agentgraph.errors import StrategyError, listed
 from agentgraph.strategies.markers import MARKERS, RemoveAll, RemoveByHash, RemoveMessage, RewriteMessages
@@ -19,17 +19,15 @@ class Append:
 
     def merge(self, current: Any, update: Any) -> list[Any]:
         """Return a new list. Raises `StrategyError` where `current` is no list or a marker finds nothing."""
-        added: list[Any] = cast("list[Any]", update) if isinstance(update, list) else [update]
-        if current is UNSET or current is None:
-            held: list[Any] = []
-        elif isinstance(current, list):
-            held = cast("list[Any]", current)
+        # unknown to the checker, and not cast: this is done for each branch of a fan-out, and a cast is a call
+        added: list[Any] = update if isinstance(update, list) else [update]  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(current, list):
+            held: list[Any] = current  # pyright: ignore[reportUnknownVariableType]
+        elif current is UNSET or current is None:
+            held = []
         else:
             raise StrategyError(f"{type(self).__name__} needs a list to add to, found {type(current).__name__}")
-        for item in added:
-            if isinstance(item, MARKERS):
-                return self._one_by_one(held, added)
-        return held + added
+        return held + added if MARKERS.isdisjoint(map(type, added)) else self._one_by_one(held, added)
 
     def empty(self) -> list[Any]:
         """The key starts as an empty list."""

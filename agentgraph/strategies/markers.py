@@ -42,7 +42,8 @@ class RewriteMessages(msgspec.Struct, frozen=True, tag="rewrite", tag_field="mar
 
 Marker = RemoveMessage | RemoveByHash | RemoveAll
 
-MARKERS: Final = (RemoveMessage, RemoveByHash, RemoveAll, RewriteMessages)
+MARKERS: Final = frozenset[type]({RemoveMessage, RemoveByHash, RemoveAll, RewriteMessages})
+"""Their types: `MARKERS.isdisjoint(map(type, items))` asks for all items at once."""
 
 
 def _without_id(item: Any) -> Any:

@@ -9,7 +9,6 @@ from agentgraph.errors import StrategyError
 from agentgraph.strategies.markers import MARKERS
 from agentgraph.strategies.protocol import UNSET
 
-_MARKERS = frozenset[type](MARKERS)
 MAY_HOLD_MARKERS: Final = frozenset[type]({list, *MARKERS})
 """Types of updates that must be looked at; any other simply takes the value's place."""
 
@@ -20,8 +19,8 @@ class LastWrite:
     def merge(self, current: Any, update: Any) -> Any:  # noqa: ARG002  # as the protocol says
         """Return `update`. Raises `StrategyError` for a remove or rewrite marker: there is nothing it could act on."""
         items: Iterable[Any] = cast("list[Any]", update) if isinstance(update, list) else (update,)
-        if not _MARKERS.isdisjoint(map(type, items)):
-            marker = next(type(item).__name__ for item in items if type(item) in _MARKERS)
+        if not MARKERS.isdisjoint(map(type, items)):
+            marker = next(type(item).__name__ for item in items if type(item) in MARKERS)
             raise StrategyError(
                 f"{self!r} does not follow {marker}, it would keep it as a value; "
                 f"give the key a strategy that does, such as Messages()"
