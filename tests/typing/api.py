@@ -37,7 +37,20 @@ from agentgraph.messages import (
     Usage,
     UserMessage,
 )
-from agentgraph.models import ChatModel, Delta, ModelRequest, ModelResponse, OpenAIChat
+from agentgraph.models import (
+    AnthropicMessages,
+    ChatModel,
+    Delta,
+    FallbackModel,
+    Gemini,
+    Limited,
+    ModelRequest,
+    ModelResponse,
+    OpenAIChat,
+    OpenAIResponses,
+    RateLimit,
+    model,
+)
 from agentgraph.nodes import (
     AgentResult,
     Answer,
@@ -204,6 +217,18 @@ async def agents() -> None:
     graph.add_node("llm2", LlmNode(model, agent_name="b", tools=[add]))
     graph.add_node("tools2", ToolNode([add], max_parallel=2, interceptors=[around_tool], resolver=lambda name: None))
     graph.add_node("agent", agent)
+
+
+async def models() -> None:
+    limit = RateLimit(requests_per_minute=60, tokens_per_minute=10_000, max_concurrent=4)
+    first: ChatModel = Limited(AnthropicMessages("claude", cache="5m"), limit)
+    async with FallbackModel(first, Gemini("gemini"), OpenAIResponses("gpt"), "openai:gpt") as several:
+        response = await several.generate(ModelRequest(messages=[UserMessage("hi")]))
+        assert_type(response, ModelResponse)
+        assert_type(response.message, AssistantMessage)
+    named = model("anthropic:claude", options={"temperature": 0})
+    ReactAgent("a", "openai:gpt")
+    LlmNode(named)
 
 
 async def testing() -> None:
