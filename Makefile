@@ -45,7 +45,7 @@ lock: $(VENV)/.run
 	$(COMPILE) -c requirements/dev.txt --extra bench -o requirements/bench.txt
 
 clean:
-	rm -rf $(VENV) $(BENCH) .demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) $(BENCH) .demo .servers .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist
 
 # --- environments: a stamp file says that one is complete ---
 

@@ -1,6 +1,7 @@
 """Serve the small model on loopback: `serve.py STATE_DIR`, in the environment that start_llm.sh made.
 
-Writes the server's address to STATE_DIR/base_url once it listens, and ends after LLM_LIFE seconds (3600).
+Writes the server's address to STATE_DIR/base_url once it listens, and ends after LLM_LIFE seconds (3600). LLM_TEMPLATE
+names a file with another chat template than the model's own.
 """
 
 # pyright: reportMissingImports=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -23,6 +24,8 @@ params = xllamacpp.CommonParams()
 params.model.path = str(next(Path(package.submodule_search_locations[0]).glob("*.gguf")))
 params.model_alias = {"smollm2-135m"}
 params.use_jinja = True
+if template := os.environ.get("LLM_TEMPLATE"):
+    params.chat_template = Path(template).read_text()
 params.hostnames, params.port = ["127.0.0.1"], 0  # any free port
 params.n_ctx, params.n_parallel = 16384, 4  # four requests at once, 4096 tokens each
 params.n_predict = 512  # a request that names no limit must end too

@@ -65,5 +65,6 @@ for _ in $(seq 300); do
 done
 say "  the server did not come up within 60 s; its log ends:"
 tail -n 20 "$dir/log" | sed 's/^/    /' >&2
+if grep -q 'libgomp' "$dir/log"; then say '  it needs the library libgomp (on Debian: apt install libgomp1)'; fi
 stop
 exit 1
