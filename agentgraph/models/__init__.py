@@ -30,6 +30,7 @@ from agentgraph.models.protocol import ChatModel, Delta, ModelRequest, ModelResp
 
 if TYPE_CHECKING:
     from agentgraph.models.anthropic import AnthropicMessages
+    from agentgraph.models.client import ClientOptions
     from agentgraph.models.gemini import Gemini
     from agentgraph.models.openai_chat import OpenAIChat
     from agentgraph.models.openai_responses import OpenAIResponses
@@ -40,6 +41,7 @@ __all__ = [
     "AuthenticationError",
     "BadRequestError",
     "ChatModel",
+    "ClientOptions",
     "ConnectionFailedError",
     "ContentFilterError",
     "ContextLengthError",
@@ -70,6 +72,7 @@ __all__ = [
 
 _CLIENTS = {
     "AnthropicMessages": "agentgraph.models.anthropic",
+    "ClientOptions": "agentgraph.models.client",
     "Gemini": "agentgraph.models.gemini",
     "Limited": "agentgraph.models.rate_limit",
     "OpenAIChat": "agentgraph.models.openai_chat",

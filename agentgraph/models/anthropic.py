@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Unpack
 from urllib.parse import urlsplit
 
 from agentgraph.errors import ConfigError, InputError
@@ -24,15 +24,12 @@ from agentgraph.messages import (
     UserMessage,
 )
 from agentgraph.models.assemble_anthropic import REDACTED, THINKING, AnthropicAssembler
-from agentgraph.models.client import HttpModel, new_call_id
+from agentgraph.models.client import ClientOptions, HttpModel, new_call_id
 from agentgraph.models.closed_schema import closed
 from agentgraph.models.content import arguments_of, base64_of, request_for_json, system_text
-from agentgraph.models.http import Assembler, Limits
+from agentgraph.models.http import Assembler
 from agentgraph.models.json_mode import JsonModeAssembler, as_object, is_object
 from agentgraph.models.protocol import ModelRequest, ToolSpec
-
-if TYPE_CHECKING:
-    import httpx
 
 __all__ = ["AnthropicMessages"]
 
@@ -56,7 +53,7 @@ class AnthropicMessages(HttpModel):
     `options` go with each request (`thinking`, `output_config`, `stop_sequences`); a request's own override
     them. `native_output_schema` tells whether a node may send an `output_schema` as `output_config.format`, and
     need not put it in the prompt; None: where the server is Anthropic's own. A schema that cannot be sent so (of
-    mappings, tuples, recursive types) is put in the prompt anyway. The other options are those of `OpenAIChat`.
+    mappings, tuples, recursive types) is put in the prompt anyway. The other options are those of `ClientOptions`.
 
     Reasoning is sent back as it came, and where it stood: a `ReasoningPart` whose `data` names its type. That of
     other servers is left out, and so is text that is blank: Anthropic refuses it.
@@ -77,41 +74,17 @@ class AnthropicMessages(HttpModel):
         self,
         model: str,
         *,
-        base_url: str | None = None,
-        api_key: str | None = None,
         max_tokens: int = 8192,
         cache: Literal["5m", "1h"] | None = None,
-        native_output_schema: bool | None = None,
-        options: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = 600.0,
-        connect_timeout: float | None = 10.0,
-        first_chunk_timeout: float | None = 300.0,
-        stall_timeout: float | None = 60.0,
-        max_retries: int = 2,
-        http_client: httpx.AsyncClient | None = None,
+        **common: Unpack[ClientOptions],
     ) -> None:
         if max_tokens < 1:
             raise ConfigError(f"AnthropicMessages(max_tokens=...) must be at least 1; found {max_tokens!r}")
         if cache not in (None, "5m", "1h"):
             raise ConfigError(f"AnthropicMessages(cache=...) must be '5m', '1h' or None; found {cache!r}")
-        url = base_url or os.environ.get(self.URL_VARIABLE) or self.DEFAULT_URL
-        super().__init__(
-            model,
-            base_url=url.rstrip("/").removesuffix("/v1"),
-            api_key=api_key,
-            native_output_schema=native_output_schema,
-            options=options,
-            headers=headers,
-            limits=Limits(
-                timeout=timeout,
-                connect_timeout=connect_timeout,
-                first_chunk_timeout=first_chunk_timeout,
-                stall_timeout=stall_timeout,
-                max_retries=max_retries,
-            ),
-            http_client=http_client,
-        )
+        url = common.get("base_url") or os.environ.get(self.URL_VARIABLE) or self.DEFAULT_URL
+        common["base_url"] = url.rstrip("/").removesuffix("/v1")
+        super().__init__(model, **common)
         self._max_tokens = max_tokens
         self._cache = cache
         self._server = urlsplit(self._base_url).netloc

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 from urllib.parse import urlsplit
 
 from agentgraph.errors import ConfigError
@@ -18,9 +18,34 @@ from agentgraph.models.protocol import Delta, ModelRequest, ModelResponse
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["HttpModel", "new_call_id"]
+__all__ = ["ClientOptions", "HttpModel", "new_call_id"]
 
 _KEY_HEADERS = {"authorization", "x-api-key", "x-goog-api-key"}
+
+
+class ClientOptions(TypedDict, total=False):
+    """What every client takes besides the model's name; `HttpModel` has the defaults."""
+
+    base_url: str | None
+    """Another server than the provider's own."""
+    api_key: str | None
+    native_output_schema: bool | None
+    """Whether a node may send an `output_schema` as such; None: where the server is the provider's own."""
+    options: Mapping[str, Any] | None
+    """Sent with each request; a request's own override them."""
+    headers: Mapping[str, str] | None
+    timeout: float | None
+    """Seconds for the whole call, its retries included; 600. None, here and below: no limit."""
+    connect_timeout: float | None
+    """Seconds until the connection stands; 10."""
+    first_chunk_timeout: float | None
+    """Seconds from sending the request until a stream's first bytes; 300."""
+    stall_timeout: float | None
+    """Seconds between two chunks of a stream; 60."""
+    max_retries: int
+    """Tries after the first; 2."""
+    http_client: httpx.AsyncClient | None
+    """The caller's own (httpx or httpx2), used as it is and never closed."""
 
 
 class HttpModel:
@@ -37,13 +62,17 @@ class HttpModel:
         self,
         model: str,
         *,
-        base_url: str | None,
-        api_key: str | None,
-        native_output_schema: bool | None,
-        options: Mapping[str, Any] | None,
-        headers: Mapping[str, str] | None,
-        limits: Limits,
-        http_client: httpx.AsyncClient | None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        native_output_schema: bool | None = None,
+        options: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = 600.0,
+        connect_timeout: float | None = 10.0,
+        first_chunk_timeout: float | None = 300.0,
+        stall_timeout: float | None = 60.0,
+        max_retries: int = 2,
+        http_client: httpx.AsyncClient | None = None,
     ) -> None:
         url = (base_url or os.environ.get(self.URL_VARIABLE) or self.DEFAULT_URL).rstrip("/")
         parts = urlsplit(url)
@@ -58,6 +87,13 @@ class HttpModel:
         self._options = dict(options or {})
         self._headers = {k.lower(): v for k, v in (headers or {}).items()}
         self._where = f"model {model!r} at {parts.hostname}{f':{parts.port}' if parts.port else ''}"
+        limits = Limits(
+            timeout=timeout,
+            connect_timeout=connect_timeout,
+            first_chunk_timeout=first_chunk_timeout,
+            stall_timeout=stall_timeout,
+            max_retries=max_retries,
+        )
         self._http = HttpClient(self._where, limits, http_client)
 
     @property

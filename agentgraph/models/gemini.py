@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Unpack, cast
 from urllib.parse import urlsplit
 
 from agentgraph.errors import InputError
@@ -23,13 +23,10 @@ from agentgraph.messages import (
     UserMessage,
 )
 from agentgraph.models.assemble_gemini import GEMINI, SIGNATURE, GeminiAssembler
-from agentgraph.models.client import HttpModel, new_call_id
+from agentgraph.models.client import ClientOptions, HttpModel, new_call_id
 from agentgraph.models.content import arguments_of, base64_of, came_as, request_for_json, system_text
-from agentgraph.models.http import Assembler, Limits
+from agentgraph.models.http import Assembler
 from agentgraph.models.protocol import ModelRequest, ToolSpec
-
-if TYPE_CHECKING:
-    import httpx
 
 __all__ = ["Gemini"]
 
@@ -61,7 +58,7 @@ class Gemini(HttpModel):
     all others into its `generationConfig`: `temperature`, `topP`, `thinkingConfig`, also `max_tokens` and `stop`.
     `native_output_schema` tells whether a node may send an `output_schema` as `responseJsonSchema`, and need not put
     it in the prompt (None: yes); models before Gemini 3 take none beside tools, and are asked for it in words. The
-    protocol has no way to ask for one call at a time. The other options are those of `OpenAIChat`.
+    protocol has no way to ask for one call at a time. The other options are those of `ClientOptions`.
 
     Signatures of thoughts are sent back as they came, with the part that they came with, to the server that made
     them.
@@ -81,36 +78,12 @@ class Gemini(HttpModel):
     def __init__(
         self,
         model: str,
-        *,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        native_output_schema: bool | None = None,
-        options: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = 600.0,
-        connect_timeout: float | None = 10.0,
-        first_chunk_timeout: float | None = 300.0,
-        stall_timeout: float | None = 60.0,
-        max_retries: int = 2,
-        http_client: httpx.AsyncClient | None = None,
+        **common: Unpack[ClientOptions],
     ) -> None:
-        super().__init__(
-            model,
-            base_url=base_url,
-            # where both are set, the provider's own SDK takes this one
-            api_key=api_key if api_key is not None else os.environ.get("GOOGLE_API_KEY") or None,
-            native_output_schema=native_output_schema is not False,
-            options=options,
-            headers=headers,
-            limits=Limits(
-                timeout=timeout,
-                connect_timeout=connect_timeout,
-                first_chunk_timeout=first_chunk_timeout,
-                stall_timeout=stall_timeout,
-                max_retries=max_retries,
-            ),
-            http_client=http_client,
-        )
+        if common.get("api_key") is None:  # where both are set, the provider's own SDK takes this one
+            common["api_key"] = os.environ.get("GOOGLE_API_KEY") or None
+        common["native_output_schema"] = common.get("native_output_schema") is not False
+        super().__init__(model, **common)
         self._server = urlsplit(self._base_url).netloc
         version = re.search(r"gemini-(\d+)", model)
         self._is_old = version is not None and int(version[1]) < 3

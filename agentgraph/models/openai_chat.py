@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Unpack
 
 import msgspec
 
@@ -21,14 +21,11 @@ from agentgraph.messages import (
     UserMessage,
 )
 from agentgraph.models.assemble import ChatAssembler
-from agentgraph.models.client import HttpModel, new_call_id
+from agentgraph.models.client import ClientOptions, HttpModel, new_call_id
 from agentgraph.models.content import data_url, is_strict
-from agentgraph.models.http import Assembler, Limits
+from agentgraph.models.http import Assembler
 from agentgraph.models.json_mode import JsonModeAssembler, as_object, is_object, rewrite
 from agentgraph.models.protocol import ModelRequest, ToolSpec
-
-if TYPE_CHECKING:
-    import httpx
 
 __all__ = ["OpenAIChat"]
 
@@ -41,12 +38,10 @@ class OpenAIChat(HttpModel):
     the prompt, and the reply is held to a JSON schema; after `json_rounds` rounds of tools without a word of
     the user only an answer is accepted, so that a small model's loop ends.
 
-    `timeout` bounds the whole call in seconds, with its retries; the other limits are those of
-    `agentgraph.models.http.Limits`. `options` go with each request (`temperature`, `max_tokens`); a request's
-    own override them. `native_output_schema` tells whether a node may send an `output_schema` as `response_format`,
-    and need not put it in the prompt; None: where the server is OpenAI's own (others may then call no tools, as
-    llama.cpp), or with `tool_mode="json"`. `http_client` is a caller's own `httpx.AsyncClient` (or
-    `httpx2.AsyncClient`), used as it is and never closed.
+    `options` go with each request (`temperature`, `max_tokens`); a request's own override them.
+    `native_output_schema` tells whether a node may send an `output_schema` as `response_format`, and need not put it
+    in the prompt; None: where the server is OpenAI's own (others may then call no tools, as llama.cpp), or with
+    `tool_mode="json"`. The other options are those of `ClientOptions`.
 
     A use::
 
@@ -64,43 +59,18 @@ class OpenAIChat(HttpModel):
         self,
         model: str,
         *,
-        base_url: str | None = None,
-        api_key: str | None = None,
         tool_mode: Literal["native", "json"] = "native",
         json_rounds: int = 8,
-        native_output_schema: bool | None = None,
-        options: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = 600.0,
-        connect_timeout: float | None = 10.0,
-        first_chunk_timeout: float | None = 300.0,
-        stall_timeout: float | None = 60.0,
-        max_retries: int = 2,
-        http_client: httpx.AsyncClient | None = None,
+        **common: Unpack[ClientOptions],
     ) -> None:
         if tool_mode not in ("native", "json"):
             raise ConfigError(f"OpenAIChat(tool_mode=...) must be 'native' or 'json'; found {tool_mode!r}")
         if json_rounds < 0:
             raise ConfigError(f"OpenAIChat(json_rounds=...) must not be negative; found {json_rounds!r}")
-        if native_output_schema is None and tool_mode == "json":
-            native_output_schema = True
+        if common.get("native_output_schema") is None and tool_mode == "json":
+            common["native_output_schema"] = True
         self._json_rounds = json_rounds if tool_mode == "json" else None
-        super().__init__(
-            model,
-            base_url=base_url,
-            api_key=api_key,
-            native_output_schema=native_output_schema,
-            options=options,
-            headers=headers,
-            limits=Limits(
-                timeout=timeout,
-                connect_timeout=connect_timeout,
-                first_chunk_timeout=first_chunk_timeout,
-                stall_timeout=stall_timeout,
-                max_retries=max_retries,
-            ),
-            http_client=http_client,
-        )
+        super().__init__(model, **common)
 
     def _assembler(self, request: ModelRequest) -> Assembler:
         chat = ChatAssembler(self._where, new_call_id, request.message_id)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Unpack
 from urllib.parse import urlsplit
 
 from agentgraph.errors import InputError
@@ -22,14 +22,11 @@ from agentgraph.messages import (
     UserMessage,
 )
 from agentgraph.models.assemble_responses import RESPONSES, ResponsesAssembler
-from agentgraph.models.client import HttpModel, new_call_id
+from agentgraph.models.client import ClientOptions, HttpModel, new_call_id
 from agentgraph.models.content import base64_of, came_as, data_url, is_strict, system_text
-from agentgraph.models.http import Assembler, Limits
+from agentgraph.models.http import Assembler
 from agentgraph.models.json_mode import JsonModeAssembler, as_object, is_object
 from agentgraph.models.protocol import ModelRequest, ToolSpec
-
-if TYPE_CHECKING:
-    import httpx
 
 __all__ = ["OpenAIResponses"]
 
@@ -55,7 +52,7 @@ class OpenAIResponses(HttpModel):
     them. `max_tokens` is sent under the name it has here; `tools` are the provider's own (`web_search`), told beside
     the request's; what is said of `text` joins the output schema. `native_output_schema` tells whether a node may
     send an `output_schema` as `text.format`, and need not put it in the prompt; None: where the server is
-    OpenAI's own. The other options are those of `OpenAIChat`.
+    OpenAI's own. The other options are those of `ClientOptions`.
 
     A use::
 
@@ -72,35 +69,9 @@ class OpenAIResponses(HttpModel):
     def __init__(
         self,
         model: str,
-        *,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        native_output_schema: bool | None = None,
-        options: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        timeout: float | None = 600.0,
-        connect_timeout: float | None = 10.0,
-        first_chunk_timeout: float | None = 300.0,
-        stall_timeout: float | None = 60.0,
-        max_retries: int = 2,
-        http_client: httpx.AsyncClient | None = None,
+        **common: Unpack[ClientOptions],
     ) -> None:
-        super().__init__(
-            model,
-            base_url=base_url,
-            api_key=api_key,
-            native_output_schema=native_output_schema,
-            options=options,
-            headers=headers,
-            limits=Limits(
-                timeout=timeout,
-                connect_timeout=connect_timeout,
-                first_chunk_timeout=first_chunk_timeout,
-                stall_timeout=stall_timeout,
-                max_retries=max_retries,
-            ),
-            http_client=http_client,
-        )
+        super().__init__(model, **common)
         self._server = urlsplit(self._base_url).netloc
 
     def _assembler(self, request: ModelRequest) -> Assembler:
