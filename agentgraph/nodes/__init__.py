@@ -1,17 +1,20 @@
 """The pluggable nodes: a model that reasons, tools that act, and the agent that joins them."""
 
 from agentgraph.nodes.agent import AgentResult, ReactAgent
+from agentgraph.nodes.chunks import ChunkInterceptor
 from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
-from agentgraph.nodes.llm_node import LlmNode, LlmRequest, ModelCall, ModelInterceptor
+from agentgraph.nodes.llm_node import Advisor, LlmNode, LlmRequest, ModelCall, ModelInterceptor
 from agentgraph.nodes.output import OutputError
 from agentgraph.nodes.template import TemplateError, TemplateRenderer
 from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, tool
 from agentgraph.nodes.tool_node import ErrorProcessor, ToolHandler, ToolInterceptor, ToolNode, ToolRequest, ToolResolver
 
 __all__ = [
+    "Advisor",
     "AgentResult",
     "Answer",
     "CallUpdates",
+    "ChunkInterceptor",
     "ErrorProcessor",
     "LlmNode",
     "LlmRequest",

@@ -20,7 +20,8 @@ from agentgraph.models.by_name import provider_of
 from agentgraph.models.protocol import ChatModel
 from agentgraph.node import END, START, Updates, as_mapping
 from agentgraph.nodes.chain import callables
-from agentgraph.nodes.llm_node import LlmNode, ModelInterceptor
+from agentgraph.nodes.chunks import ChunkInterceptor
+from agentgraph.nodes.llm_node import Advisor, LlmNode, ModelInterceptor
 from agentgraph.nodes.template import TemplateRenderer, render
 from agentgraph.nodes.tool import Tool, as_tools
 from agentgraph.nodes.tool_node import ToolNode
@@ -57,10 +58,11 @@ class ReactAgent:
         result = await agent.run("What is 17 plus 25?")
 
     `name` is told in events, logs and traces. `model` is a client, or its name: "openai:gpt-4.1-mini". `tools` are
-    functions or `Tool`s; without any, and without interceptors that may bring some, the graph has no tool node.
-    `system_prompt`, `instruction`, `template_renderer`, `options`, `output_type`, `output_schema`, `interceptors` and
-    `stream` are as in `LlmNode`; `parallel`, `max_parallel`, `tool_timeout` (seconds) and `tool_interceptors` as in
-    `ToolNode`. `strategies` are further state keys, for tools that write to the state, and how their updates merge.
+    functions or `Tool`s; without any, and without interceptors or advisors that may bring some, the graph has no tool
+    node. `system_prompt`, `instruction`, `template_renderer`, `options`, `output_type`, `output_schema`, `advisors`,
+    `interceptors`, `chunk_interceptors`, `stream`, `on_error` and `log` are as in `LlmNode`; `parallel`,
+    `max_parallel`, `tool_timeout` (seconds) and `tool_interceptors` as in `ToolNode`. `strategies` are further state
+    keys, for tools that write to the state, and how their updates merge.
     `output_key` names a state key that gets the answer too. `graph` is the agent as an ordinary `StateGraph`, which may
     be changed before the first run. The agent itself can be a node of another graph, as any compiled graph: on that
     graph's `messages`, or on what `add_node(..., input=..., output=...)` says.
@@ -80,7 +82,9 @@ class ReactAgent:
         output_type: Any = None,
         output_schema: Mapping[str, Any] | None = None,
         output_key: str | None = None,
+        advisors: Sequence[Advisor] = (),
         interceptors: Sequence[ModelInterceptor] = (),
+        chunk_interceptors: Sequence[ChunkInterceptor] = (),
         stream: bool = True,
         on_error: Literal["raise", "message"] = "raise",
         parallel: bool = True,
@@ -94,6 +98,7 @@ class ReactAgent:
         if output_key == "messages":
             raise ConfigError("output_key: 'messages' is the conversation, where the answer stands anyway")
         interceptors = callables(interceptors, "ReactAgent")
+        advisors = callables(advisors, "ReactAgent", "advisor", "a function of (request)")
         self.name = name
         self.tools: tuple[Tool, ...] = as_tools(tools, "ReactAgent")
         self.output_key = output_key
@@ -108,7 +113,9 @@ class ReactAgent:
             output_key=output_key or _OUTPUT,
             output_type=output_type,
             output_schema=output_schema,
+            advisors=advisors,
             interceptors=interceptors,
+            chunk_interceptors=chunk_interceptors,
             stream=stream,
             on_error=on_error,
             log=log,
@@ -123,7 +130,7 @@ class ReactAgent:
                 interceptors=tool_interceptors,
                 log=log,
             )
-            if self.tools or interceptors
+            if self.tools or interceptors or advisors
             else None
         )
         own: dict[str, Strategy] = {"messages": Messages(), "input": Replace(), output_key or _OUTPUT: Replace()}

@@ -13,14 +13,20 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
-def callables(given: Any, owner: str) -> tuple[Any, ...]:
-    """The interceptors that `owner` was given. Raises `ConfigError` where they are no list of callables."""
+def callables(
+    given: Any, owner: str, what: str = "interceptor", form: str = "an async function of (request, call)"
+) -> tuple[Any, ...]:
+    """The interceptors that `owner` was given. Raises `ConfigError` where they are no list of callables.
+
+    `what` is what one of them is called, and `form` what it is.
+    """
     if not isinstance(given, Iterable):
-        raise ConfigError(f"{owner}: interceptors come in a list, found {given!r:.80}")
+        raise ConfigError(f"{owner}: {what}s come in a list, found {given!r:.80}")
     made = tuple(cast("Iterable[Any]", given))
     for one in made:
         if not callable(one):
-            raise ConfigError(f"{owner}: an interceptor is an async function of (request, call), found {one!r:.80}")
+            article = "an" if what[0] in "ai" else "a"
+            raise ConfigError(f"{owner}: {article} {what} is {form}, found {one!r:.80}")
     return made
 
 

@@ -284,7 +284,10 @@ def sound_message(message: M) -> M:
 def _reads_sound(message: Message) -> bool:
     """Whether all that a model gets to read of it is sound."""
     if isinstance(message, ToolResponseMessage):
-        return all(_is_sound(response.content) for response in message.responses)
+        for response in message.responses:
+            if not _is_sound(response.content):
+                return False
+        return True
     if isinstance(message, UserMessage):
         return _is_sound(message.content)
     if not _is_sound(message.text):

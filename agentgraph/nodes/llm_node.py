@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar, Literal, cast
 
@@ -31,12 +32,13 @@ from agentgraph.models.by_name import as_model, provider_of
 from agentgraph.models.protocol import ChatModel, Delta, ModelError, ModelRequest, ModelResponse, ToolSpec
 from agentgraph.node import as_mapping
 from agentgraph.nodes.chain import callables, compose
+from agentgraph.nodes.chunks import ChunkInterceptor, generators, intercepted, no_delta, no_response, whole
 from agentgraph.nodes.history import NOTHING_CHECKED, Checked, sound_message
 from agentgraph.nodes.output import OutputError, OutputFormat
 from agentgraph.nodes.template import TemplateRenderer, render, values_for
 from agentgraph.nodes.tool import Tool, as_tools
 
-__all__ = ["LlmNode", "LlmRequest", "ModelCall", "ModelInterceptor"]
+__all__ = ["Advisor", "LlmNode", "LlmRequest", "ModelCall", "ModelInterceptor"]
 
 log: logging.Logger = logging.getLogger("agentgraph")
 
@@ -54,6 +56,12 @@ ModelCall = Callable[[ModelRequest], Awaitable[ModelResponse]]
 ModelInterceptor = Callable[[LlmRequest, ModelCall], Awaitable[ModelResponse]]
 """`async def (request, call) -> response`: may change the request, answer itself, or call on several times."""
 
+Advisor = Callable[[LlmRequest], LlmRequest | Awaitable[LlmRequest]]
+"""`def (request) -> request`, sync (it must not block) or async: prepares the request, and no more."""
+
+_LOGGED_REASONING = 1000
+"""How many characters of a model's reasoning a line of the log has at most."""
+
 _CHECKED = "_checked"
 """Under this in `run.scratch`: the conversation that was last found valid, and has no instruction to fill in."""
 
@@ -68,11 +76,15 @@ class LlmNode:
     is a template, filled in with the state, that belongs to the request and is not kept. `tools` are what the model may
     call, besides those in `run.scratch["tools"]`; it never runs one. `options` go to the provider as they are; `tools:
     []` among them hides all tools. The answer is written to `messages`, what it took to `_token_usage`, and its text to
-    `output_key`. With `output_type` (a type that msgspec knows) the answer must be JSON that fits, with `output_schema`
-    (a JSON schema) it must be JSON; `output_key` gets the value. One that is wrong may be mended by the model, once.
-    `interceptors` wrap the call, the first outermost. With `stream` the pieces are told as events while they arrive.
-    `on_error="message"` turns a failed call into an assistant message that starts with `Exception: `. `log` tells of
-    each call in the log named "agentgraph".
+    `output_key`. With `output_type` (a type that msgspec or pydantic knows) the answer must be JSON that fits, with
+    `output_schema` (a JSON schema) it must be JSON; `output_key` gets the value. One that is wrong may be mended by the
+    model, once.
+    `advisors` prepare the request, one after the other, and `interceptors` wrap the call, the first outermost.
+    `chunk_interceptors` stand between the model's stream and all that gets its pieces, the first outermost; they may
+    change, drop and add pieces or stop the stream, and the message is what they let through. With `stream` the pieces
+    are told as events while they arrive. `on_error="message"` turns a failed call into an assistant message that starts
+    with `Exception: `. `log` tells of each call in the log named "agentgraph": round, finish reason, the first 200
+    characters of the text, and of the reasoning the first 1,000.
     """
 
     needs: ClassVar[Mapping[str, str]] = {"messages": "the conversation"}
@@ -91,7 +103,9 @@ class LlmNode:
         output_key: str | None = None,
         output_schema: Mapping[str, Any] | None = None,
         output_type: Any = None,
+        advisors: Sequence[Advisor] = (),
         interceptors: Sequence[ModelInterceptor] = (),
+        chunk_interceptors: Sequence[ChunkInterceptor] = (),
         stream: bool = True,
         on_error: Literal["raise", "message"] = "raise",
         log: bool = False,
@@ -110,8 +124,10 @@ class LlmNode:
         self.output_key = output_key
         self.output: OutputFormat | None = OutputFormat.of(output_type, output_schema)
         self._render = template_renderer
+        self._advisors: tuple[Advisor, ...] = callables(advisors, "LlmNode", "advisor", "a function of (request)")
         # what they get is an LlmRequest, what they call takes any request: one type will do inside
         self._interceptors = cast("tuple[_Interceptor, ...]", callables(interceptors, "LlmNode"))
+        self.chunk_interceptors: tuple[ChunkInterceptor, ...] = generators(chunk_interceptors, "LlmNode")
         self.streams = stream
         self._on_error = on_error
         self._log = log
@@ -124,6 +140,8 @@ class LlmNode:
         request = self._request(conversation.messages, given, run)
         asking = _Asking(self, run, conversation)
         try:
+            for advisor in self._advisors:
+                request = await _advised(advisor, request)
             answer, value = await self._answer(request, compose(self._interceptors, asking.ask), asking)
         except Exception as error:
             if self._on_error == "raise":
@@ -132,7 +150,10 @@ class LlmNode:
             value = sound(f"Exception: {str(error) or type(error).__name__}")
             answer = AssistantMessage(value, finish_reason="error")
         if self._log:
-            log.info("%s: round %d, %s: %.200r", self.agent_name or run.node, round_, answer.finish_reason, answer.text)
+            name = self.agent_name or run.node
+            if reasoning := "\n".join(part.text for part in answer.reasoning if part.text):
+                log.info("%s: round %d, reasoning: %.*r", name, round_, _LOGGED_REASONING, reasoning)
+            log.info("%s: round %d, %s: %.200r", name, round_, answer.finish_reason, answer.text)
         update: dict[str, Any] = {"messages": [*changed, answer]}
         if asking.usage is not None:
             update["_token_usage"] = asking.usage
@@ -193,7 +214,8 @@ class LlmNode:
     def _rendered(
         self, message: InstructionMessage, given: Mapping[str, Any], run: RunContext[Any]
     ) -> InstructionMessage:
-        text = self._render(message.text, values_for(given, run.config.metadata))
+        lists = getattr(self._render, "takes_lists", False)
+        text = self._render(message.text, values_for(given, run.config.metadata, lists=lists))
         return msgspec.structs.replace(message, text=text, rendered=True)
 
     def _request(self, messages: list[Message], given: Mapping[str, Any], run: RunContext[Any]) -> LlmRequest:
@@ -275,11 +297,16 @@ class _Asking:
         return request
 
     async def _asked(self, request: ModelRequest, *, stream: bool) -> ModelResponse:
-        model = self._node.model
-        response = await (self._streamed(request) if stream else model.generate(request))
-        if not isinstance(response, ModelResponse):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user's model
-            raise ModelError(f"model {model.name!r} must answer by a ModelResponse, found {response!r:.80}")
-        return response
+        model, interceptors = self._node.model, self._node.chunk_interceptors
+        if interceptors:
+            deltas = model.stream(request) if stream else whole(model, request)
+            deltas = intercepted(deltas, interceptors, request, model.name, self._run.heartbeat)
+            response = await self._streamed(request, deltas, tell=stream)
+        elif stream:
+            response = await self._streamed(request, model.stream(request))
+        else:
+            response = await model.generate(request)
+        return no_response(model.name, response)
 
     def _operation(self, listeners: telemetry.Listeners, request: ModelRequest, *, stream: bool) -> telemetry.Operation:
         model = self._node.model
@@ -297,15 +324,17 @@ class _Asking:
             tools=request.tools,
         )
 
-    async def _streamed(self, request: ModelRequest) -> ModelResponse:
+    async def _streamed(
+        self, request: ModelRequest, given: AsyncGenerator[Delta, None], *, tell: bool = True
+    ) -> ModelResponse:
         run, model = self._run, self._node.model
         response: ModelResponse | None = None
-        async with aclosing(model.stream(request)) as deltas:
+        async with aclosing(given) as deltas:
             async for delta in deltas:
                 if not isinstance(delta, Delta):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user's model
-                    raise ModelError(f"model {model.name!r} must stream Deltas, found {delta!r:.80}")
+                    raise no_delta(model.name, delta)
                 response = delta.response or response
-                if run.has_reader and (delta.text or delta.reasoning or delta.index is not None):
+                if tell and run.has_reader and (delta.text or delta.reasoning or delta.index is not None):
                     await run.emit(
                         ModelDelta(
                             message_id=request.message_id or "",
@@ -332,8 +361,9 @@ class _Asking:
             raise TypeError(f"an interceptor must return a ModelResponse, found {type(response).__name__}")
         answer = sound_message(response.message)
         if not (answer.text.strip() or answer.tool_calls):
+            through = ", or none that its chunk interceptors let through" if self._node.chunk_interceptors else ""
             raise ModelError(
-                f"model {self._node.model.name!r} gave no answer: neither text nor a tool call "
+                f"model {self._node.model.name!r} gave no answer: neither text nor a tool call{through} "
                 f"(finish reason: {answer.finish_reason})"
             )
         if answer.id not in self._told and any(m.id == answer.id for m in self._conversation.messages):
@@ -353,6 +383,15 @@ class _Asking:
     def _call_id(self, id: str) -> str:
         """The id that a call of this answer has here: another one where the conversation has it already."""
         return self._renamed.setdefault(id, f"call_{new_id()}") if self._conversation.has_call(id) else id
+
+
+async def _advised(advisor: Advisor, request: LlmRequest) -> LlmRequest:
+    prepared = advisor(request)
+    if inspect.isawaitable(prepared):
+        prepared = await prepared
+    if not isinstance(prepared, LlmRequest):  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a checker
+        raise TypeError(f"an advisor must return the request, changed or not; {advisor!r:.80} gave {prepared!r:.80}")
+    return prepared
 
 
 def _offered(specs: list[ToolSpec], tools: Iterable[Tool]) -> list[ToolSpec]:

@@ -16,11 +16,14 @@ _MESSAGES: tuple[type[Message], ...] = get_args(Message)
 
 
 class TemplateError(AgentGraphError, ValueError):
-    """A template asks for a value that is not there."""
+    """A template asks for a value that is not there, or is none."""
 
 
 class TemplateRenderer(Protocol):
-    """Fills in a template's text with values. Must not change them."""
+    """Fills in a template's text with values. Must not change them.
+
+    One that has a true `takes_lists` gets the state's lists too; others do not, see `values_for`.
+    """
 
     def __call__(self, template: str, values: Mapping[str, Any], /) -> str:
         """Return the text. Raises what it likes where a value is missing."""
@@ -66,14 +69,14 @@ def escape(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def values_for(state: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What a template may name: metadata and state, without `messages`, lists and the engine's own keys.
+def values_for(state: Mapping[str, Any], metadata: Mapping[str, Any], *, lists: bool = False) -> dict[str, Any]:
+    """What a template may name: metadata and state, without `messages`, the engine's own keys and, as a rule, lists.
 
     A message stands for its text.
     """
     values: dict[str, Any] = {}
     for key, value in (*metadata.items(), *state.items()):
-        if key == "messages" or key.startswith("_") or isinstance(value, list):
+        if key == "messages" or key.startswith("_") or (isinstance(value, list) and not lists):
             continue
         values[key] = value.text if isinstance(value, _MESSAGES) else value
     return values

@@ -41,7 +41,7 @@ from agentgraph.messages import (
 )
 from agentgraph.models import ChatModel, Delta, ModelError, ModelRequest, ModelResponse, StreamCutError
 from agentgraph.node import as_mapping
-from agentgraph.nodes import LlmNode, ModelCall, TemplateError, ToolNode, tool
+from agentgraph.nodes import LlmNode, LlmRequest, ModelCall, ReactAgent, TemplateError, ToolNode, tool
 from agentgraph.nodes.history import NOT_FINISHED
 from agentgraph.strategies import LastWrite, Messages, Replace
 from agentgraph.testing import FunctionModel, ScriptedModel, with_clock
@@ -540,6 +540,432 @@ async def test_each_piece_tells_that_the_node_lives_also_where_nobody_reads() ->
     assert result.state["messages"][-1].text == "hm " * 5
 
 
+# --- chunk interceptors ---
+
+
+async def unchanged(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+    async for delta in deltas:
+        yield delta
+
+
+async def loud(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+    async for delta in deltas:
+        yield msgspec.structs.replace(delta, text=delta.text.upper())
+
+
+async def polite(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+    async for delta in deltas:
+        yield delta
+    yield Delta(f" Thanks for {request.messages[-1].text}!")
+
+
+async def until_stop(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+    async for delta in deltas:
+        before, found, _ = delta.text.partition("STOP")
+        yield msgspec.structs.replace(delta, text=before)
+        if found:
+            return
+
+
+async def deltas_and_message(node: LlmNode) -> tuple[list[ModelDelta], AssistantMessage]:
+    async with alone(node).stream({"input": "go"}) as stream:
+        deltas = [e async for e in stream if isinstance(e, ModelDelta)]
+    return deltas, stream.result.state["messages"][-1]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_where_chunk_interceptors_change_nothing_the_message_is_the_models_own(answer: Any, stream: bool) -> None:
+    plain = alone(LlmNode(ScriptedModel([answer])))
+    through = alone(LlmNode(ScriptedModel([answer]), chunk_interceptors=[unchanged, unchanged], stream=stream))
+    first = (await plain.invoke({"input": "go"})).state["messages"][-1]
+    second = (await through.invoke({"input": "go"})).state["messages"][-1]
+    assert msgspec.structs.replace(second, id=first.id) == first
+
+
+async def test_what_chunk_interceptors_let_through_is_what_readers_see_and_what_the_message_says() -> None:
+    calls = [ToolCall("a", "look", '{"x": 1}')]
+    rest: dict[str, Any] = {
+        "reasoning": [ReasoningPart("hm", "signed")],
+        "metadata": {"model": "m"},
+        "usage": Usage(1, 2),
+    }
+    answer = AssistantMessage("let me see", tool_calls=calls, **rest)
+    deltas, message = await deltas_and_message(LlmNode(ScriptedModel([answer]), chunk_interceptors=[loud]))
+    assert {d.message_id for d in deltas} == {message.id}
+    assert [d.text for d in deltas if d.text] == ["LET", " ME", " SEE"]
+    assert message == msgspec.structs.replace(answer, id=message.id, text="LET ME SEE")
+
+
+async def test_the_first_chunk_interceptor_is_the_outermost_and_each_gets_the_request() -> None:
+    _, outside = await deltas_and_message(LlmNode(ScriptedModel(["ok"]), chunk_interceptors=[loud, polite]))
+    _, inside = await deltas_and_message(LlmNode(ScriptedModel(["ok"]), chunk_interceptors=[polite, loud]))
+    assert (outside.text, inside.text) == ("OK THANKS FOR GO!", "OK Thanks for go!")
+
+
+def redacted(word: str, by: str) -> Any:
+    """What never tells a part of the word: it holds back as many characters as may still grow into it."""
+
+    async def redact(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        held = ""
+        async for delta in deltas:
+            held = (held + delta.text).replace(word, by)
+            kept = next(n for n in range(len(word) - 1, -1, -1) if held.endswith(word[:n]))
+            yield msgspec.structs.replace(delta, text=held[: len(held) - kept])
+            held = held[len(held) - kept :]
+        yield Delta(held)
+
+    return redact
+
+
+@settings(max_examples=40)
+@given(st.lists(st.text("ab x", min_size=1, max_size=6), min_size=1, max_size=6), st.booleans())
+async def test_a_word_cut_anywhere_is_redacted_alike_in_what_is_told_and_in_the_message_streamed_or_not(
+    pieces: list[str], stream: bool
+) -> None:
+    class Model(Streaming):
+        async def generate(self, request: ModelRequest) -> ModelResponse:
+            return ModelResponse(message=AssistantMessage("".join(pieces) + "."))
+
+    model = Model(*map(Delta, pieces), Delta("."), whole("".join(pieces) + "."))
+    node = LlmNode(model, chunk_interceptors=[redacted("ab", "*")], stream=stream)
+    deltas, message = await deltas_and_message(node)
+    assert message.text == "".join(pieces).replace("ab", "*") + "."
+    assert "".join(d.text for d in deltas) == (message.text if stream else "")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_whose_first_piece_is_dropped_is_dropped_whole(stream: bool) -> None:
+    async def without_writing(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            if delta.name != "write":
+                yield delta
+
+    calls = [ToolCall("a", "write", '{"path": "/"}'), ToolCall("b", "look", '{"x": 1}')]
+    node = LlmNode(ScriptedModel([calls]), chunk_interceptors=[without_writing], stream=stream)
+    deltas, message = await deltas_and_message(node)
+    assert message.tool_calls == calls[1:]
+    assert "".join(d.arguments for d in deltas) == ('{"x": 1}' if stream else "")
+    text = AssistantMessage("no", tool_calls=calls[:1], finish_reason="tool_calls")
+    node = LlmNode(ScriptedModel([text]), chunk_interceptors=[without_writing], stream=stream)
+    _, message = await deltas_and_message(node)
+    assert (message.text, message.tool_calls, message.finish_reason) == ("no", [], "stop")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_call_may_be_added_and_is_run_under_the_id_that_readers_were_told(stream: bool) -> None:
+    async def look_first(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            yield delta
+        if len(request.messages) == 1:
+            yield Delta(index=0, name="look", arguments="{}")
+
+    model = ScriptedModel(["let me see", "done"])
+    agent = ReactAgent("clerk", model, [look], chunk_interceptors=[look_first], stream=stream)
+    async with agent.stream("go") as events:
+        told = [e.call_id async for e in events if isinstance(e, ModelDelta) and e.call_id]
+    asked, answered = events.result.messages[1:3]
+    assert isinstance(asked, AssistantMessage)
+    assert (asked.finish_reason, answered.text, events.result.text) == ("tool_calls", "seen", "done")
+    assert told == ([call.id for call in asked.tool_calls] if stream else [])
+
+
+async def test_an_interceptor_that_returns_stops_the_models_stream_and_the_message_is_what_was_told() -> None:
+    never = asyncio.Event()
+    model = Streaming(Delta(reasoning="hm"), Delta("one "), Delta("two STOP three"), never)
+    deltas, message = await deltas_and_message(LlmNode(model, chunk_interceptors=[unchanged, until_stop, unchanged]))
+    assert model.closed.is_set()
+    assert "".join(d.text for d in deltas) == message.text == "one two "
+    assert (message.reasoning, message.finish_reason, message.usage) == ([ReasoningPart("hm")], "stop", None)
+
+
+async def test_an_answer_that_is_stopped_is_the_same_without_streaming_but_for_its_usage() -> None:
+    answer = AssistantMessage(
+        "one two STOP three",
+        reasoning=[ReasoningPart("hm", signature="s")],
+        finish_reason="length",
+        usage=Usage(3, 4),
+        metadata={"model": "m"},
+    )
+
+    async def ended(stream: bool) -> tuple[AssistantMessage, Usage | None]:
+        node = LlmNode(ScriptedModel([answer]), chunk_interceptors=[until_stop], stream=stream)
+        result = await alone(node).invoke({"input": "go"})
+        return msgspec.structs.replace(result.state["messages"][-1], id=""), result.usage
+
+    (streamed, nothing), (at_once, usage) = await ended(True), await ended(False)
+    assert (nothing, usage, at_once.usage) == (None, Usage(3, 4), Usage(3, 4))
+    assert msgspec.structs.replace(at_once, usage=None) == streamed
+    assert streamed.text == "one two "
+
+
+async def test_of_an_answer_that_is_stopped_only_whole_calls_are_kept() -> None:
+    async def three(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        pieces = 0
+        async for delta in deltas:
+            yield delta
+            pieces += 1
+            if pieces == 3:
+                return
+
+    first = Delta(index=0, call_id="a", name="look", arguments='{"x"')
+    others = [Delta(index=0, arguments=": 1}"), Delta(index=1, call_id="b", name="write"), Delta(index=1)]
+    _, message = await deltas_and_message(LlmNode(Streaming(first, *others), chunk_interceptors=[three]))
+    assert (message.tool_calls, message.finish_reason) == ([ToolCall("a", "look", '{"x": 1}')], "tool_calls")
+
+
+async def test_a_reader_that_leaves_closes_interceptors_and_the_models_stream_the_outermost_first() -> None:
+    closed: list[str] = []
+
+    def named(name: str) -> Any:
+        async def through(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+            try:
+                async for delta in deltas:
+                    yield delta
+            finally:
+                closed.append(name)
+
+        return through
+
+    class Model(Streaming):
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
+            try:
+                while True:
+                    yield Delta("hm ")
+            finally:
+                closed.append("model")
+
+    app = alone(LlmNode(Model(), chunk_interceptors=[named("a"), named("b")]))
+    async with app.stream({"input": "go"}, buffer=2) as events:
+        async for event in events:
+            if isinstance(event, ModelDelta):
+                break
+    assert closed == ["a", "b", "model"]
+
+
+async def test_an_error_of_a_chunk_interceptor_is_the_nodes_and_closes_the_models_stream() -> None:
+    async def broken(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            yield delta
+            raise LookupError("broken")
+
+    model = Streaming(Delta("one "), Delta("two"), whole("one two"))
+    with pytest.raises(LookupError, match="broken"):
+        await alone(LlmNode(model, chunk_interceptors=[unchanged, broken])).invoke({"input": "go"})
+    assert model.closed.is_set()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_chunk_interceptor_may_answer_for_a_model_that_fails(stream: bool) -> None:
+    async def sorry(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        try:
+            async for delta in deltas:
+                yield delta
+        except ModelError as error:
+            yield Delta(f"Sorry: {error}.")
+
+    model = ScriptedModel([ModelError("overloaded")])
+    _, message = await deltas_and_message(LlmNode(model, chunk_interceptors=[sorry], stream=stream))
+    assert message.text == "Sorry: overloaded."
+
+
+async def test_reasoning_that_was_changed_loses_its_signature_and_what_was_never_told_stays() -> None:
+    async def quiet(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            yield msgspec.structs.replace(delta, reasoning=delta.reasoning[:1])
+
+    sealed = ReasoningPart(data={"type": "sealed"})
+    given = AssistantMessage("ok", reasoning=[ReasoningPart("12", "s"), ReasoningPart("34", "t"), sealed])
+    deltas, message = await deltas_and_message(LlmNode(ScriptedModel([given]), chunk_interceptors=[quiet]))
+    assert "".join(d.reasoning for d in deltas) == "13"
+    assert message.reasoning == [ReasoningPart("13"), sealed]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_what_a_model_says_only_in_its_whole_answer_goes_through_the_interceptors_too(answer: Any) -> None:
+    seen: list[Delta] = []
+
+    async def watch(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            seen.append(delta)
+            yield delta
+
+    response = await ScriptedModel([answer]).generate(ModelRequest(messages=[]))
+    node = LlmNode(Streaming(Delta(response=response)), chunk_interceptors=[watch])
+    _, message = await deltas_and_message(node)
+    assert "".join(d.text for d in seen) == message.text == response.message.text
+    assert [d.name for d in seen if d.name] == [call.name for call in message.tool_calls]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_answer_of_which_nothing_is_let_through_is_an_error_and_its_tokens_count(stream: bool) -> None:
+    async def nothing(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            yield msgspec.structs.replace(delta, text="")
+
+    answer = AssistantMessage("secret", usage=Usage(10, 5))
+    node = LlmNode(ScriptedModel([answer]), chunk_interceptors=[nothing], stream=stream, on_error="message")
+    result = await alone(node).invoke({"input": "go"})
+    assert "or none that its chunk interceptors let through" in result.state["messages"][-1].text
+    assert result.usage == Usage(10, 5)
+
+
+@with_clock
+async def test_pieces_that_are_held_back_tell_that_the_node_lives() -> None:
+    async def at_once(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        yield Delta("".join([delta.text async for delta in deltas]))
+
+    model = Streaming(*(step for _ in range(5) for step in (8.0, Delta("hm "))), whole("hm " * 5))
+    result = await alone(LlmNode(model, chunk_interceptors=[at_once]), idle_timeout=10).invoke({"input": "go"})
+    assert result.state["messages"][-1].text == "hm " * 5
+
+
+async def test_interceptors_of_the_call_and_the_output_type_get_what_the_chunk_interceptors_let_through() -> None:
+    seen: list[str] = []
+
+    async def watch(request: ModelRequest, call: ModelCall) -> ModelResponse:
+        response = await call(request)
+        seen.append(response.message.text)
+        return response
+
+    model = ScriptedModel(['["secret"]'])
+    node = LlmNode(
+        model, interceptors=[watch], chunk_interceptors=[redacted("secret", "*")], output_type=list[str], output_key="n"
+    )
+    assert (await alone(node).invoke({"input": "go"})).state["n"] == ["*"]
+    assert seen == ['["*"]']
+
+
+async def test_an_id_that_the_conversation_has_is_another_one_here_through_chunk_interceptors_too() -> None:
+    before = [
+        UserMessage("go"),
+        AssistantMessage(tool_calls=[ToolCall("call_0", "look")]),
+        ToolResponseMessage([ToolResponse("call_0", "look", "seen")]),
+    ]
+    node = LlmNode(ScriptedModel([[ToolCall("call_0", "look", '{"x": 1}')]]), chunk_interceptors=[unchanged])
+    async with alone(node).stream({"messages": before}) as stream:
+        told = [e.call_id async for e in stream if isinstance(e, ModelDelta) and e.call_id]
+    (call,) = stream.result.state["messages"][-1].tool_calls
+    assert told == [call.id]
+    assert call.id != "call_0"
+
+
+async def test_two_calls_of_one_index_are_an_error_that_says_so() -> None:
+    async def clumsy(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+        async for delta in deltas:
+            yield delta
+        yield Delta(index=0, call_id="mine", name="write")
+
+    node = LlmNode(ScriptedModel([[ToolCall("a", "look", "{}")]]), chunk_interceptors=[clumsy])
+    with pytest.raises(ValueError, match="two tool calls of one answer have the index 0: 'look' and 'write'"):
+        await alone(node).invoke({"input": "go"})
+
+
+async def test_a_model_that_keeps_no_protocol_is_told_so_beside_chunk_interceptors_too() -> None:
+    for model, told in [
+        (Odd("lo"), "must stream Deltas, found 'lo'"),
+        (Odd(Delta(response=cast("Any", "hi"))), "must answer by a ModelResponse, found 'hi'"),
+        (Streaming(Delta("Hel")), "ended its stream without an answer"),
+    ]:
+        with pytest.raises(ModelError, match=told):
+            await alone(LlmNode(model, chunk_interceptors=[unchanged])).invoke({"input": "go"})
+    with pytest.raises(ModelError, match="must answer by a ModelResponse, found 'hi'"):
+        await alone(LlmNode(Odd("hi"), chunk_interceptors=[unchanged], stream=False)).invoke({"input": "go"})
+
+
+async def test_a_chunk_interceptor_that_is_none_is_told_so_at_the_latest_when_it_is_called() -> None:
+    async def words(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Any]:
+        async for delta in deltas:
+            yield delta.text
+
+    class Later:
+        async def __call__(self, deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+            return deltas
+
+    with pytest.raises(TypeError, match="a chunk interceptor must yield Deltas, found 'ok'"):
+        await alone(LlmNode(ScriptedModel(["ok"]), chunk_interceptors=[words])).invoke({"input": "go"})
+    with pytest.raises(TypeError, match="must be an async generator function, found <"):
+        await alone(LlmNode(ScriptedModel(["ok"]), chunk_interceptors=[cast("Any", Later())])).invoke({"input": "go"})
+
+
+# --- advisors ---
+
+
+def advisor(name: str, order: list[str]) -> Any:
+    def advise(request: LlmRequest) -> LlmRequest:
+        order.append(name)
+        return msgspec.structs.replace(request, messages=[*request.messages, UserMessage(name)])
+
+    return advise
+
+
+async def test_advisors_prepare_the_request_in_order_sync_or_async_before_the_interceptors() -> None:
+    order: list[str] = []
+
+    async def slow(request: LlmRequest) -> LlmRequest:
+        await asyncio.sleep(0)
+        return advisor("slow", order)(request)
+
+    async def watch(request: LlmRequest, call: ModelCall) -> ModelResponse:
+        order.append("interceptor")
+        return await call(request)
+
+    async with ScriptedModel(["ok"]) as model:
+        node = LlmNode(model, advisors=[advisor("first", order), slow], interceptors=[watch])
+        result = await alone(node).invoke({"input": "go"})
+    assert order == ["first", "slow", "interceptor"]
+    assert texts(model.requests[0].messages) == ["go", "first", "slow"]
+    assert texts(result.state["messages"]) == ["go", "ok"]
+
+
+async def test_advisors_are_asked_once_where_an_answer_goes_back_to_be_mended() -> None:
+    order: list[str] = []
+    async with ScriptedModel(["wrong", "[1]"]) as model:
+        await alone(LlmNode(model, advisors=[advisor("hint", order)], output_type=list[int])).invoke({"input": "go"})
+    assert order == ["hint"]
+    assert texts(model.requests[1].messages)[1:3] == ["hint", "wrong"]
+
+
+async def test_a_tool_that_an_advisor_brings_is_run_by_an_agent_that_has_none_of_its_own() -> None:
+    def bring(request: LlmRequest) -> LlmRequest:
+        return msgspec.structs.replace(request, dynamic_tools=[look])
+
+    async with ScriptedModel([[ToolCall("a", "look")], "done"]) as model:
+        result = await ReactAgent("clerk", model, advisors=[bring]).run("go")
+    assert [m.text for m in result.messages] == ["go", "", "seen", "done"]
+
+
+async def test_an_advisor_that_forgets_to_return_is_told_so() -> None:
+    def forgetful(request: LlmRequest) -> Any:
+        msgspec.structs.replace(request, messages=[])
+
+    with pytest.raises(TypeError, match=r"an advisor must return the request.*forgetful.*gave None"):
+        await alone(LlmNode(ScriptedModel([]), advisors=[forgetful])).invoke({"input": "go"})
+
+
+async def test_an_advisor_that_fails_is_a_failed_call() -> None:
+    async def broken(request: LlmRequest) -> LlmRequest:
+        raise LookupError("no such page")
+
+    result = await alone(LlmNode(ScriptedModel([]), advisors=[broken], on_error="message")).invoke({"input": "go"})
+    assert texts(result.state["messages"]) == ["go", "Exception: no such page"]
+
+
+# --- the log ---
+
+
+async def test_the_log_tells_a_models_reasoning_cut_to_a_sensible_length(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "agentgraph")
+    answer = AssistantMessage(
+        "42", reasoning=[ReasoningPart("17\n"), ReasoningPart(data={}), ReasoningPart("x" * 5000)]
+    )
+    await alone(LlmNode(ScriptedModel([answer]), log=True)).invoke({"input": "go"})
+    reasoning, told = (r.getMessage() for r in caplog.records)
+    assert reasoning.startswith("llm: round 0, reasoning: '17\\n\\nxxx")
+    assert 950 < len(reasoning) < 1050
+    assert told == "llm: round 0, None: '42'"
+
+
 # --- usage and the output key ---
 
 
@@ -808,6 +1234,10 @@ def test_what_is_no_model_is_refused_where_it_is_given() -> None:
     [
         ({"interceptors": [5]}, r"LlmNode: an interceptor is an async function of \(request, call\), found 5"),
         ({"interceptors": 5}, "LlmNode: interceptors come in a list, found 5"),
+        ({"advisors": [5]}, r"LlmNode: an advisor is a function of \(request\), found 5"),
+        ({"chunk_interceptors": 5}, "LlmNode: chunk interceptors come in a list, found 5"),
+        ({"chunk_interceptors": [5]}, r"a chunk interceptor is an async generator function of \(deltas, request\)"),
+        ({"chunk_interceptors": [asyncio.sleep]}, "is an async generator function, and .*sleep.* has no `yield`"),
         ({"tools": 5}, "LlmNode: tools come in a list, found 5"),
         ({"tools": ["look"]}, "tools are functions or Tool objects; found 'look'"),
     ],

@@ -1,10 +1,15 @@
 """Answers of a given form: what the model is told, what its text becomes, and a second try where it is wrong."""
 
+import subprocess
+import sys
+from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
+import pydantic
 import pytest
+import typing_extensions
 
 from agentgraph import END, START, ConfigError, StateGraph
 from agentgraph.messages import AssistantMessage, InstructionMessage, TextPart, ToolCall, Usage, UserMessage
@@ -22,6 +27,17 @@ class Person(msgspec.Struct):
 
 class Colour(Enum):
     RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Place(TypedDict):
+    name: str
+    at: Point
 
 
 class Native(ScriptedModel):
@@ -72,9 +88,11 @@ async def test_a_fence_inside_a_text_field_stays() -> None:
         (dict[str, float], '{"a": 1}', {"a": 1.0}),
         (Colour, '"red"', Colour.RED),
         (bool, "```\ntrue\n```", True),
+        (Point, '{"x": 1}', Point(1)),
+        (list[Place], '[{"name": "a", "at": {"x": 1, "y": 2}}]', [{"name": "a", "at": Point(1, 2)}]),
     ],
 )
-async def test_types_that_are_no_objects_work_at_the_top(output_type: Any, answer: str, value: Any) -> None:
+async def test_a_value_is_of_the_type_also_where_that_is_no_object(output_type: Any, answer: str, value: Any) -> None:
     assert await output_of(output_type, answer) == value
 
 
@@ -198,3 +216,137 @@ def test_a_type_and_a_schema_together_are_refused_where_they_are_given() -> None
 def test_a_type_without_a_schema_is_refused_where_it_is_given() -> None:
     with pytest.raises(ConfigError, match="has no JSON schema"):
         LlmNode(ScriptedModel([]), output_type=test_the_format_is_not_said_twice)
+
+
+def test_a_type_that_cannot_be_resolved_is_refused_where_it_is_given() -> None:
+    unresolved = dataclass(type("Unresolved", (), {"__annotations__": {"x": "Nowhere"}}))
+    with pytest.raises(ConfigError, match="has no JSON schema: name 'Nowhere' is not defined"):
+        LlmNode(ScriptedModel([]), output_type=unresolved)
+
+
+# --- pydantic ---
+
+T = TypeVar("T")
+
+
+class Friend(pydantic.BaseModel):
+    name: str
+    age: Annotated[int, pydantic.Field(ge=0)] = pydantic.Field(alias="years")
+    friends: list["Friend"] = []
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def has_no_digits(cls, name: str) -> str:
+        if any(map(str.isdigit, name)):
+            raise ValueError("a name has no digits")
+        return name
+
+
+class Boxed(pydantic.BaseModel, Generic[T]):
+    value: T
+
+
+@pydantic.dataclasses.dataclass
+class Pair:
+    x: int
+    y: pydantic.PositiveInt
+
+
+@dataclass
+class Team:
+    lead: Friend | None
+    best: Pair | None = None
+
+
+class Spot(typing_extensions.TypedDict):
+    at: Annotated[int, pydantic.Field(gt=3)]
+
+
+class Row(NamedTuple):
+    friend: Friend
+
+
+GRACE = '{"name": "Grace", "years": 40}'
+
+
+@pytest.mark.parametrize(
+    ("output_type", "answer", "value"),
+    [
+        (Friend, f"```json\n{GRACE}\n```", Friend(name="Grace", years=40)),
+        (list[Friend], f"[{GRACE}]", [Friend(name="Grace", years=40)]),
+        (Friend | None, "null", None),
+        (Boxed[int], '{"value": 3}', Boxed[int](value=3)),
+        (Pair, '{"x": 1, "y": 2}', Pair(1, 2)),
+        (Team, f'{{"lead": {GRACE}}}', Team(Friend(name="Grace", years=40))),
+        (Spot, '{"at": 4}', {"at": 4}),
+        (Row, f"[{GRACE}]", Row(Friend(name="Grace", years=40))),
+        (pydantic.PositiveInt, "7", 7),
+        (pydantic.TypeAdapter(dict[str, int]), '{"a": 1}', {"a": 1}),
+    ],
+    ids=str,
+)
+async def test_what_pydantic_reads_becomes_its_value(output_type: Any, answer: str, value: Any) -> None:
+    assert await output_of(output_type, answer) == value
+
+
+@pytest.mark.parametrize(
+    ("output_type", "wrong", "reason", "right"),
+    [
+        (Friend, '{"name": "Ada"}', "Field required - at `$.years`; it was", GRACE),
+        (Friend, '{"name": "A1", "years": 1}', "Value error, a name has no digits - at `$.name`; it was", GRACE),
+        (
+            Friend,
+            '{"name": 1, "years": 1, "friends": [{"name": "x", "years": -1}]}',
+            "at `$.name`; Input should be greater than or equal to 0 - at `$.friends[0].years`",
+            GRACE,
+        ),
+        (Friend, f"Sure: {GRACE}", "Invalid JSON: expected value at line 1 column 1; it was", GRACE),
+        (Friend, "[" * 200_000, "recursion limit exceeded", GRACE),
+        (Pair, '{"x": 1, "y": 0}', "Input should be greater than 0 - at `$.y`", '{"x": 1, "y": 1}'),
+        (list[Spot], '[{"at": 1}]', "Input should be greater than 3 - at `$[0].at`", "[]"),
+    ],
+)
+async def test_what_pydantic_refuses_goes_back_once_with_what_is_wrong(
+    output_type: Any, wrong: str, reason: str, right: str
+) -> None:
+    async with ScriptedModel([wrong, right]) as model:
+        result = await ReactAgent("reader", model, output_type=output_type).run("Who?")
+    assert result.output == pydantic.TypeAdapter(output_type).validate_json(right)
+    told = model.requests[1].messages[-1].text
+    assert reason in told
+    assert "pydantic.dev" not in told
+
+
+async def test_a_second_answer_that_pydantic_refuses_is_an_error_with_the_text() -> None:
+    async with ScriptedModel(["first", "second"]) as model:
+        with pytest.raises(OutputError, match="does not fit the output format: Invalid JSON") as caught:
+            await ReactAgent("reader", model, output_type=Friend).run("Who?")
+    assert caught.value.text == "second"
+
+
+async def test_the_schema_of_a_pydantic_model_is_the_one_that_it_says_itself() -> None:
+    model = Native([GRACE])
+    await ReactAgent("reader", model, output_type=Friend).run("Who?")
+    assert model.requests[0].output_schema == Friend.model_json_schema()
+
+
+def test_a_pydantic_model_without_a_schema_is_refused_where_it_is_given() -> None:
+    class Silent(pydantic.BaseModel):
+        other: "Nowhere"  # pyright: ignore[reportUndefinedVariable]  # noqa: F821
+
+    with pytest.raises(ConfigError, match=r"Silent.* has no JSON schema: .*not fully defined"):
+        LlmNode(ScriptedModel([]), output_type=Silent)
+
+
+def test_pydantic_is_not_loaded_for_what_is_none_of_its_types() -> None:
+    code = """
+import sys
+from dataclasses import dataclass
+from agentgraph.nodes.output import OutputFormat
+@dataclass
+class Point:
+    x: int
+assert OutputFormat.of(list[Point], None).parse('[{"x": 1}]') == [Point(1)]
+assert "pydantic" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -4,6 +4,7 @@
 # ruff: noqa: F841, T201
 
 import operator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypedDict, assert_type
 
@@ -66,6 +67,7 @@ from agentgraph.nodes import (
     ToolRequest,
     tool,
 )
+from agentgraph.nodes.jinja import jinja
 from agentgraph.strategies import Append, Merge, Messages, Reduce, Strategy
 from agentgraph.testing import FunctionModel, ScriptedModel, serve_transcript
 
@@ -189,6 +191,19 @@ def look(place: Annotated[str, "where"], context: ToolContext) -> Answer:
     return Answer([TextPart("seen"), ImagePart(url="x")], update={"cost": 1.0}, metadata={"place": place})
 
 
+def advise(request: LlmRequest) -> LlmRequest:
+    return request
+
+
+async def advise_later(request: LlmRequest) -> LlmRequest:
+    return request
+
+
+async def through(deltas: AsyncIterator[Delta], request: ModelRequest) -> AsyncIterator[Delta]:
+    async for delta in deltas:
+        yield delta
+
+
 async def around_model(request: LlmRequest, call: ModelCall) -> ModelResponse:
     return await call(msgspec.structs.replace(request, options={"temperature": 0}, dynamic_tools=[add]))
 
@@ -214,7 +229,8 @@ async def agents() -> None:
     assert_type(events.result, AgentResult)
     assert_type(agent.run_sync("hi"), AgentResult)
     graph: StateGraph[dict[str, Any]] = agent.graph
-    graph.add_node("llm2", LlmNode(model, agent_name="b", tools=[add]))
+    graph.add_node("llm2", LlmNode(model, agent_name="b", tools=[add], chunk_interceptors=[through]))
+    llm = LlmNode(model, advisors=[advise, advise_later], instruction="{{ a }}", template_renderer=jinja)
     graph.add_node("tools2", ToolNode([add], max_parallel=2, interceptors=[around_tool], resolver=lambda name: None))
     graph.add_node("agent", agent)
 
