@@ -1,1 +1,1 @@
-"""What a step, a branch, a tool call cost: side by side with LangGraph and plain asyncio. Run by `make bench`."""
+"""What a step, a branch, a tool call, a streamed chunk cost: beside LangGraph, the openai SDK and plain asyncio."""

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Side = Literal["agentgraph", "LangGraph", "asyncio"]
-SIDES: tuple[Side, ...] = ("agentgraph", "LangGraph", "asyncio")
+Side = Literal["agentgraph", "LangGraph", "openai SDK", "asyncio"]
+PEERS: tuple[Side, ...] = ("LangGraph", "openai SDK")
 Case = Callable[[], Awaitable[object]]
 """Does the work once. What it needs is made beforehand."""
 
@@ -27,6 +27,8 @@ class Row:
     """Wanted: our value is below this."""
     times: float | None = None
     """Wanted: LangGraph takes at least this many times what we take."""
+    times_sdk: float | None = None
+    """Wanted: the openai SDK does."""
 
     def ratio(self, side: Side) -> float | None:
         """What the side takes, as a multiple of ours."""
@@ -34,13 +36,15 @@ class Row:
 
     def met(self) -> bool | None:
         """Whether all that was wanted is so; None where nothing was."""
-        ratio = self.ratio("LangGraph")
-        wants: list[bool] = []
+        wants = [ratio >= times for peer, times in self.wanted() if (ratio := self.ratio(peer)) is not None]
         if self.below is not None:
             wants.append(self.values["agentgraph"] < self.below)
-        if self.times is not None and ratio is not None:
-            wants.append(ratio >= self.times)
         return all(wants) if wants else None
+
+    def wanted(self) -> list[tuple[Side, float]]:
+        """The peers that are to take so many times what we take."""
+        given: list[tuple[Side, float | None]] = [("LangGraph", self.times), ("openai SDK", self.times_sdk)]
+        return [(peer, times) for peer, times in given if times is not None]
 
 
 async def compare(
@@ -52,6 +56,8 @@ async def compare(
     loops: int = 1,
     below: float | None = None,
     times: float | None = None,
+    times_sdk: float | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Row:
     """Run the cases by turns, `repeats` times each after a turn to warm up; a value is the median by `units`.
 
@@ -64,13 +70,13 @@ async def compare(
     for turn in range(repeats + 1):
         for side, case in cases.items():
             gc.collect()
-            started = time.perf_counter()
+            started = clock()
             for _ in range(loops):
                 await case()
             if turn:
-                seconds[side].append(time.perf_counter() - started)
+                seconds[side].append(clock() - started)
     values: dict[Side, float] = {side: statistics.median(took) / (units * loops) for side, took in seconds.items()}
-    return Row(what=what, values=values, below=below, times=times)
+    return Row(what=what, values=values, below=below, times=times, times_sdk=times_sdk)
 
 
 def amount(value: float, unit: Literal["seconds", "bytes"]) -> str:
@@ -82,20 +88,21 @@ def amount(value: float, unit: Literal["seconds", "bytes"]) -> str:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as a Markdown table."""
-    head = ["", *SIDES, "LangGraph / ours", "ours / asyncio", "wanted", "met"]
-    lines = [head, ["---", *["---:"] * 5, "---", "---"]]
+    """The rows as a Markdown table. A peer has its columns where a row has its value."""
+    peers: list[Side] = [side for side in PEERS if any(side in row.values for row in rows)]
+    sides: list[Side] = ["agentgraph", *peers, "asyncio"]
+    head = ["", *sides, *(f"{peer} / ours" for peer in peers), "ours / asyncio", "wanted", "met"]
+    lines = [head, ["---", *["---:"] * (len(head) - 3), "---", "---"]]
     for row in rows:
-        peer, plain = row.ratio("LangGraph"), row.ratio("asyncio")
+        plain = row.ratio("asyncio")
         wanted = [f"< {amount(row.below, row.unit)}"] if row.below is not None else []
-        if row.times is not None:
-            wanted.append(f">= {row.times:.0f}x")
+        wanted += [f">= {times:.0f}x {peer}" for peer, times in row.wanted()]
         lines.append(
             [
                 row.what,
-                *(amount(row.values[side], row.unit) if side in row.values else "-" for side in SIDES),
-                "-" if peer is None else f"{peer:.0f}x" if peer >= 10 else f"{peer:.1f}x",
-                "-" if not plain else f"{1 / plain:.1f}x",
+                *(amount(row.values[side], row.unit) if side in row.values else "-" for side in sides),
+                *(_ratio(row.ratio(peer)) for peer in peers),
+                _ratio(1 / plain if plain else None),
                 ", ".join(wanted),
                 {True: "yes", False: "NO", None: ""}[row.met()],
             ]
@@ -104,3 +111,7 @@ def table(rows: list[Row]) -> str:
     return "\n".join(
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
     )
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}x" if value >= 10 else f"{value:.1f}x"

@@ -18,6 +18,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, create_react_agent
 from langgraph.types import Send
@@ -166,6 +167,18 @@ def tokens(count: int) -> Case:
         assert seen >= count
 
     return case
+
+
+def streamed(url: str) -> Callable[[Callable[[], object]], Awaitable[object]]:
+    """An agent's answer from the server of that URL, read from its stream: calls what it is given for each token."""
+    app = _react(ChatOpenAI(model="m", base_url=url, api_key="none", streaming=True))
+
+    async def ask(word: Callable[[], object]) -> None:
+        async for message, _ in app.astream({"messages": [("user", "go")]}, stream_mode="messages"):
+            if message.content:
+                word()
+
+    return ask
 
 
 def run(wait: Callable[[], Awaitable[object]]) -> Case:

@@ -12,7 +12,7 @@ from types import ModuleType
 
 from benchmarks.measure import Row, table
 
-TOPICS = ("steps", "fan_out", "tools", "agent", "tokens", "concurrent", "imports")
+TOPICS = ("steps", "fan_out", "tools", "agent", "tokens", "stream", "concurrent", "imports")
 
 
 async def measure(names: list[str], repeats: int) -> list[Row]:
@@ -34,8 +34,9 @@ def main() -> None:
     started = time.perf_counter()
     rows = asyncio.run(measure(arguments.topics or list(TOPICS), arguments.repeats))
     print(
-        f"Python {platform.python_version()}, LangGraph {version('langgraph')}, {os.cpu_count()} cores; "
-        f"median of {arguments.repeats}, by turns in one process; {time.perf_counter() - started:.0f} s\n"
+        f"Python {platform.python_version()}, LangGraph {version('langgraph')}, openai {version('openai')}, "
+        f"{os.cpu_count()} cores; median of {arguments.repeats}, by turns in one process; "
+        f"{time.perf_counter() - started:.0f} s\n"
     )
     print(table(rows))
 

@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 
+from agentgraph.events import plain
 from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage, sound
 from agentgraph.models.errors import MalformedResponseError, StreamCutError, provider_error
 from agentgraph.models.protocol import Delta, ModelResponse
@@ -110,10 +111,11 @@ class CallIds:
 
     def unique(self, server_id: str) -> str:
         """The id of one more call: the server's, changed where another call has it; a new one where it gave none."""
-        id, n = server_id or self._new(), 1
+        given = sound(server_id)
+        id, n = given or self._new(), 1
         while id in self._taken:  # some servers give every call the same id
             n += 1
-            id = f"{server_id}_{n}" if server_id else self._new()
+            id = f"{given}_{n}" if given else self._new()
         self._taken.add(id)
         return id
 
@@ -200,13 +202,13 @@ class StreamAssembler:
         text = body.decode("utf-8", "replace")
         deltas: list[Delta] = []
         self._whole(text, deltas)
-        return deltas + self._rest(raw=json.loads(text))
+        return deltas + self._rest(raw=_raw(text))
 
     def _rest(self, raw: Any = None) -> list[Delta]:
         deltas = self._held_back()
         if text := self._text.end():
             deltas.append(Delta(text))
-        message = self._message()
+        message = _with_json_form(self._message())
         if self._message_id is not None:
             message = msgspec.structs.replace(message, id=self._message_id)
         deltas.append(Delta(usage=message.usage, response=ModelResponse(message=message, raw=raw)))
@@ -232,7 +234,7 @@ class StreamAssembler:
         """The data as the decoder's type. An error of any shape is raised as `ProviderError`."""
         try:
             return decoder.decode(data)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             pass
         # half a surrogate pair, which msgspec refuses, is legal; and an error may be of any shape
         try:
@@ -240,7 +242,7 @@ class StreamAssembler:
             if isinstance(value, str) or (isinstance(value, dict) and cast("dict[str, Any]", value).get("error")):
                 raise provider_error(self.where, data)
             return cast("T", msgspec.convert(value, decoder.type))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._malformed(f"this is no answer of the protocol ({error})", data)
 
     def _malformed(self, what: str, text: str) -> NoReturn:
@@ -307,7 +309,7 @@ class ChatAssembler(StreamAssembler):
     def _piece(self, piece: _Piece, before: int, deltas: list[Delta]) -> None:
         function = piece.function or _Function()
         id = "" if piece.id is None else str(piece.id)
-        name = function.name or ""
+        name = sound(function.name or "")
         arguments = function.arguments or ""
         if not isinstance(arguments, str):
             arguments = msgspec.json.encode(arguments).decode()
@@ -377,6 +379,26 @@ def _is_another(call: _Call, index: int | None, id: str, name: str, arguments: s
     return name != call.name or is_new or (bool(arguments) and call.is_complete())
 
 
+def _raw(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (
+        ValueError,
+        RecursionError,
+    ):  # a number without end, or too deep, where nobody looks: an answer all the same
+        return None
+
+
+def _with_json_form(message: AssistantMessage) -> AssistantMessage:
+    """The message, with what it has from the server besides its text as JSON can have it, or it could not be stored."""
+    return msgspec.structs.replace(
+        message,
+        metadata=plain(message.metadata),
+        finish_reason=plain(message.finish_reason),
+        reasoning=[ReasoningPart(p.text, plain(p.signature), plain(p.data)) for p in message.reasoning],
+    )
+
+
 def _usage(usage: Any) -> Usage | None:
     if not isinstance(usage, dict):
         return None
@@ -392,7 +414,7 @@ def count_in(usage: Any, *path: str) -> int | None:
     """The number at that path of what a server says of usage; None where there is none."""
     for name in path:
         usage = cast("dict[str, Any]", usage).get(name) if isinstance(usage, dict) else None
-    return usage if isinstance(usage, int) else None
+    return usage if isinstance(usage, int) and not isinstance(usage, bool) else None
 
 
 def _of_parts(parts: Any) -> tuple[str, str]:

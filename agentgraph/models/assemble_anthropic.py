@@ -222,7 +222,7 @@ class AnthropicAssembler(StreamAssembler):
     def _call(self, block: _Block, deltas: list[Delta]) -> _Call:
         id = self._ids.unique(block.id if isinstance(block.id, str) else "")
         given = sound(json.dumps(block.input, ensure_ascii=False)) if block.input else ""
-        call = _Call(len(self._calls), id, block.name if isinstance(block.name, str) else "", given)
+        call = _Call(len(self._calls), id, sound(block.name) if isinstance(block.name, str) else "", given)
         self._calls.append(call)
         deltas.append(Delta(index=call.index, call_id=call.id, name=call.name))
         return call

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage
+from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage, sound
 from agentgraph.models.assemble import Growing, StreamAssembler, count_in
 from agentgraph.models.content import encoded
 from agentgraph.models.errors import ContentFilterError, provider_error
@@ -155,7 +155,7 @@ class GeminiAssembler(StreamAssembler):
         id, name, arguments = given.get("id"), given.get("name"), given.get("args")
         call = ToolCall(
             self._ids.unique(id if isinstance(id, str) else ""),
-            name if isinstance(name, str) else "",
+            sound(name) if isinstance(name, str) else "",
             encoded(arguments or {}).decode(),
         )
         self._calls.append(call)

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
-from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage
+from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage, sound
 from agentgraph.models.assemble import Growing, StreamAssembler, count_in
 from agentgraph.models.errors import ContentFilterError, provider_error
 from agentgraph.models.protocol import Delta
@@ -244,7 +244,7 @@ class ResponsesAssembler(StreamAssembler):
         name, id = given.get("name"), given.get("call_id")
         if item.told or not isinstance(name, str) or not name:
             return
-        item.name = name
+        item.name = sound(name)
         item.call_id = id if isinstance(id, str) else ""
         deltas.append(self._tell(item))
 

@@ -191,7 +191,7 @@ def _told(body: str) -> tuple[str, list[str]]:
     """The message in an error body of any dialect, and its codes and types, the most telling first."""
     try:
         value: Any = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return body.strip()[:2000], []
     if isinstance(value, list) and value:  # Gemini wraps its error in a list
         value = cast("list[Any]", value)[0]

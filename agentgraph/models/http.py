@@ -1,8 +1,8 @@
 """HTTP to model providers: the only file that knows httpx.
 
-What must live here: every httpx object and every httpx exception; only our own errors leave. One pooled client
-for each event loop, because a connection belongs to the loop that it was made in. What this file does not
-know: any provider's protocol (bytes go to an `Assembler`, which is told the end of the stream).
+What must live here: every httpx object and every httpx exception; only our own errors leave. One pool for each
+event loop, because a connection belongs to the loop that it was made in. What this file does not know: any
+provider's protocol (bytes go to an `Assembler`, which is told the end of the stream).
 Ugly: a client's loop may end without a word. The pool hangs on to the loop's own `shutdown_asyncgens`.
 """
 
@@ -16,8 +16,9 @@ import random
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from typing import Any, Protocol, TypeVar, cast
 
 import httpx
@@ -46,6 +47,8 @@ MAX_RETRY_AFTER = 60.0
 _BACKOFF = Retry(delay=0.5, max_delay=8.0)
 _NEVER_RETRIED_CODES = ("insufficient_quota", "billing_hard_limit_reached")
 _RUN_OUT_SECONDS = 0.2
+_MOST_IDLE = 100
+_IDLE_SECONDS = 30.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,16 +233,19 @@ class HttpClient:
         self.limits = limits
         self._own = http_client
         self._own_loop: asyncio.AbstractEventLoop | None = None
-        self._clients: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
+        self._pools: dict[asyncio.AbstractEventLoop, tuple[_Pool, AsyncGenerator[None, None]]] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<HttpClient {self.where} loops={len(self._clients)}{' own client' if self._own else ''}>"
+        return f"<HttpClient {self.where} loops={len(self._pools)}{' own client' if self._own else ''}>"
 
     async def aclose(self) -> None:
-        """Close this loop's connections; other loops' stay. A later call opens new ones."""
+        """Close this loop's connections, those of calls under way at their end; other loops' stay.
+
+        A later call opens new ones.
+        """
         with self._lock:
-            entry = self._clients.pop(asyncio.get_running_loop(), None)
+            entry = self._pools.pop(asyncio.get_running_loop(), None)
         if entry is not None:
             await entry[1].aclose()
 
@@ -292,28 +298,29 @@ class HttpClient:
     ) -> AsyncGenerator[httpx.Response]:
         """Send, and give the response once its head is there and says success."""
         guard.check(url)
-        client = self._client()
-        # only the connection is timed by the client: it has one read timeout, and a stream needs two
-        timeout = {"connect": self.limits.connect_timeout, "read": None, "write": None, "pool": None}
-        request = client.build_request("POST", url, headers=headers, content=body, extensions={"timeout": timeout})
-        response = await call.bounded(client.send(request, stream=True), kind)
-        try:
-            if not response.is_success:
-                content = await call.bounded(response.aread())
-                raise provider_error(
-                    self.where,
-                    content.decode("utf-8", "replace"),
-                    status=response.status_code,
-                    retry_after=retry_after(response.headers, time.time()),
-                )
-            yield response
-        except ModelError as error:
-            error.request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
-            raise
-        finally:
-            await response.aclose()
+        async with self._client() as client:
+            # only the connection is timed by the client: it has one read timeout, and a stream needs two
+            timeout = {"connect": self.limits.connect_timeout, "read": None, "write": None, "pool": None}
+            request = client.build_request("POST", url, headers=headers, content=body, extensions={"timeout": timeout})
+            response = await call.bounded(client.send(request, stream=True), kind)
+            try:
+                if not response.is_success:
+                    content = await call.bounded(response.aread())
+                    raise provider_error(
+                        self.where,
+                        content.decode("utf-8", "replace"),
+                        status=response.status_code,
+                        retry_after=retry_after(response.headers, time.time()),
+                    )
+                yield response
+            except ModelError as error:
+                error.request_id = response.headers.get("x-request-id") or response.headers.get("request-id")
+                raise
+            finally:
+                await response.aclose()
 
-    def _client(self) -> httpx.AsyncClient:
+    def _client(self) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+        """The client for one call."""
         loop = asyncio.get_running_loop()
         if self._own is not None:
             if self._own.is_closed:
@@ -324,22 +331,56 @@ class HttpClient:
                     f"connections belong to that; pass none (the model then keeps one for each loop)"
                 )
             self._own_loop = loop
-            return self._own
-        entry = self._clients.get(loop)
-        if entry is not None and not entry[0].is_closed:
-            return entry[0]
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=30.0)
-        client = httpx.AsyncClient(limits=limits, verify=_tls())
-        closer = _close_with_loop(client)
+            return nullcontext(self._own)
+        entry = self._pools.get(loop)
+        if entry is not None and not entry[0].closed:
+            return entry[0].client()
+        pool = _Pool()
+        closer = _close_with_loop(pool)
         try:
             closer.asend(None).send(None)  # starts it without a wait: it runs to its `yield`
         except StopIteration:
             pass
         with self._lock:
-            for other in [other for other in self._clients if other.is_closed()]:
-                del self._clients[other]
-            self._clients[loop] = (client, closer)
-        return client
+            for other in [other for other in self._pools if other.is_closed()]:
+                del self._pools[other]
+            self._pools[loop] = (pool, closer)
+        return pool.client()
+
+
+class _Pool:
+    """One loop's connections: a client of httpx for each call under way, and those that are idle.
+
+    A client that has many connections looks through all of them for each of them whenever a call begins or ends: a
+    hundred calls that began at once took ten milliseconds each. So each has one.
+    """
+
+    def __init__(self) -> None:
+        self.closed = False
+        self._idle: deque[tuple[httpx.AsyncClient, float]] = deque()  # with the time since when
+
+    @asynccontextmanager
+    async def client(self) -> AsyncGenerator[httpx.AsyncClient]:
+        """A client for one call: the one that was used last, so that those that are too many grow old."""
+        if self._idle:
+            client, _ = self._idle.pop()
+        else:
+            client = httpx.AsyncClient(limits=httpx.Limits(keepalive_expiry=_IDLE_SECONDS), verify=_tls())
+        try:
+            yield client
+        finally:
+            self._idle.append((client, _now()))
+            await self._close_idle(0 if self.closed else _MOST_IDLE)
+
+    async def aclose(self) -> None:
+        """Close what is idle now, and what is in use when it has become so."""
+        self.closed = True
+        await self._close_idle(0)
+
+    async def _close_idle(self, keep: int) -> None:
+        while self._idle and (len(self._idle) > keep or self._idle[0][1] < _now() - _IDLE_SECONDS):
+            client, _ = self._idle.popleft()
+            await client.aclose()
 
 
 @functools.cache
@@ -348,8 +389,8 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-async def _close_with_loop(client: httpx.AsyncClient) -> AsyncGenerator[None, None]:
-    """Suspended as long as the client is in use; closed, it closes the client.
+async def _close_with_loop(pool: _Pool) -> AsyncGenerator[None, None]:
+    """Suspended as long as the pool is in use; closed, it closes the pool.
 
     asyncio closes the async generators that are still open when a loop ends (`asyncio.run`, `Runner`), while
     it still runs: the last moment at which connections can be closed without a warning.
@@ -357,7 +398,7 @@ async def _close_with_loop(client: httpx.AsyncClient) -> AsyncGenerator[None, No
     try:
         yield
     finally:
-        await client.aclose()
+        await pool.aclose()
 
 
 async def _deltas(

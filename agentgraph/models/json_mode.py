@@ -204,8 +204,11 @@ class JsonModeAssembler:
         out = list(filter(None, map(self._read, rest)))
         response = cast("ModelResponse", last.response)
         message = _message(response.message, self._new_call_id)
-        if len(message.text) > len(self._scanner.told):
-            out.append(Delta(message.text.removeprefix(self._scanner.told)))
+        told = self._scanner.told
+        if not message.text.startswith(told):  # an answer that was given twice: what was told holds
+            message = msgspec.structs.replace(message, text=told)
+        if len(message.text) > len(told):
+            out.append(Delta(message.text.removeprefix(told)))
         if not response.message.tool_calls:  # else they are the server's own, and told
             for index, call in enumerate(message.tool_calls):
                 out.append(Delta(index=index, call_id=call.id, name=call.name, arguments=call.arguments))
@@ -236,6 +239,7 @@ _STRING_PIECE = re.compile(
     r"""(?: [^"\\] | \\[^u] | \\u(?![dD][89abAB])[0-9a-fA-F]{4} | \\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4} )*""",
     re.VERBOSE,
 )
+_ESCAPE = re.compile(r"""\\(["\\/bfnrtu]?)""")
 
 
 class _AnswerScanner:
@@ -263,11 +267,9 @@ class _AnswerScanner:
         end = piece.end() if piece else 0
         raw, self._held = self._held[:end], self._held[end:]
         self._over = self._held.startswith('"')
-        try:
-            new = sound(json.loads(f'"{raw}"', strict=False))
-        except ValueError:
-            self._over = True
-            return ""
+        # a backslash that is no escape (a path of Windows) stands for itself
+        raw = _ESCAPE.sub(lambda escape: escape[0] if escape[1] else r"\\", raw)
+        new: str = sound(json.loads(f'"{raw}"', strict=False))
         self.told += new
         return new
 
@@ -279,7 +281,7 @@ def _json_in(text: str) -> Any:
         text = fence[1]
     try:
         return json.JSONDecoder(strict=False).raw_decode(text)[0]
-    except ValueError:
+    except (ValueError, RecursionError):  # a model may well go on with brackets until it is stopped
         return None
 
 
@@ -313,7 +315,7 @@ def _answer_in(value: Any, text: str) -> str:
 def _arguments(text: str) -> Any:
     try:
         return json.loads(text) if text.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

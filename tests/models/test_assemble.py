@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage
+from agentgraph.messages import AssistantMessage, ReasoningPart, ToolCall, Usage, decode, encode
 from agentgraph.models import (
     BadRequestError,
     ContextLengthError,
@@ -460,6 +460,28 @@ def test_what_is_no_chunk_is_an_error_that_shows_it(data: str) -> None:
 def test_a_whole_response_without_a_message_is_an_error(body: bytes) -> None:
     with pytest.raises(MalformedResponseError):
         assembler().whole(body)
+
+
+@pytest.mark.parametrize("data", ["[" * 5_000, '{"error": ' * 5_000, '{"error": ' + "[" * 5_000 + "]" * 5_000 + "}"])
+def test_brackets_without_end_are_an_error_of_ours(data: str) -> None:
+    with pytest.raises(ModelError):
+        list(assembler().feed(stream(data)))
+
+
+def test_a_number_without_end_where_nobody_looks_costs_no_more_than_the_raw_response() -> None:
+    number = b"9" * 5_000
+    *_, last = assembler().whole(b'{"choices": [{"message": {"content": "Hi"}}], "n": ' + number + b"}")
+    assert last.response is not None
+    assert (last.response.message.text, last.response.raw) == ("Hi", None)
+
+
+@pytest.mark.parametrize("odd", ["\ud83d", 2**70, True])
+def test_a_message_can_be_stored_whatever_the_server_tells_besides_its_text(odd: Any) -> None:
+    piece = call("{}", name="f\ude00", id="1\ud83d", index=0)
+    body = stream({**chunk(calls=[piece], finish_reason="odd\ud83d"), "model": odd, "usage": {"prompt_tokens": odd}})
+    message, _ = assemble(body)
+    assert decode(encode([message])) != []
+    assert message.tool_calls == [ToolCall("1\ufffd", "f\ufffd", "{}")]
 
 
 keys = st.sampled_from(

@@ -316,6 +316,24 @@ async def test_an_answers_text_is_told_while_it_comes() -> None:
     assert deltas == ["A la", "mp costs", " 4", "\n0."]
 
 
+@pytest.mark.parametrize("reply", ["[" * 5_000, '{"answer": ' * 5_000])
+async def test_a_model_that_goes_on_with_brackets_until_it_is_stopped_has_said_just_that(reply: str) -> None:
+    assert (await answered(reply)).text == reply
+
+
+async def test_arguments_with_brackets_without_end_are_empty() -> None:
+    message = await answered(json.dumps({"tool_calls": [{"name": "now", "arguments": "[" * 5_000}]}))
+    assert [(c.name, c.arguments) for c in message.tool_calls] == [("now", "{}")]
+
+
+async def test_a_backslash_that_is_no_escape_stands_for_itself() -> None:
+    assert (await answered(r'{"answer": "C:\data\new"}')).text == "C:\\data\new"
+
+
+async def test_of_an_answer_that_is_given_twice_the_first_holds_for_it_has_been_told() -> None:
+    assert (await answered('{"answer": "yes", "answer": "no"}')).text == "yes"
+
+
 async def test_calls_are_told_when_they_are_whole() -> None:
     body = streamed('{"tool_calls": [{"name": "now", "argu', 'ments": {}}, {"name": "price", "arguments": {"a": 1}}]}')
     async with served(body) as (_, model):
