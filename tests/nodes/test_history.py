@@ -17,6 +17,8 @@ from agentgraph.messages import (
     InstructionMessage,
     Message,
     ReasoningPart,
+    RemoveMessage,
+    RewriteMessages,
     SystemMessage,
     TextPart,
     ToolCall,
@@ -361,3 +363,58 @@ async def test_the_next_request_after_invalid_arguments_holds_valid_ones() -> No
     assert isinstance(answer, ToolResponseMessage)
     assert answer.responses[0].is_error
     assert "not valid JSON" in answer.text
+
+
+# --- conversations that were cut
+
+
+def long_conversation(rounds: int, huge: int = 0) -> list[Message]:
+    """System, user, then rounds of two calls and their answers (one of them `huge`), an answer, and a question."""
+    messages: list[Message] = [SystemMessage("be brief", id="s"), UserMessage("first", id="u0")]
+    for n in range(rounds):
+        calls = [ToolCall(f"a{n}", "look", "{}"), ToolCall(f"b{n}", "look", "{}")]
+        answers = [ToolResponse(f"a{n}", "look", "x" * huge or "short"), ToolResponse(f"b{n}", "look", "y")]
+        messages += [
+            AssistantMessage(tool_calls=calls, id=f"c{n}"),
+            ToolResponseMessage(answers, id=f"r{n}"),
+            AssistantMessage("so", id=f"t{n}"),
+            UserMessage(f"question {n}", id=f"u{n + 1}"),
+        ]
+    return messages
+
+
+async def asked_after(cut: list[Any], messages: list[Message]) -> list[Message]:
+    """What a model gets to see after a node has written `cut` to these messages."""
+    model = ScriptedModel(["fine"])
+    graph = StateGraph(strategies={"messages": Messages()})
+    graph.add_node("cut", lambda state: {"messages": cut}).add_node("llm", LlmNode(model))
+    graph.add_edge(START, "cut").add_edge("cut", "llm").add_edge("llm", END)
+    await graph.compile().invoke({"messages": messages})
+    system = model.requests[0].system
+    return [*([system] if system else []), *model.requests[0].messages]
+
+
+@pytest.mark.case("D5")
+@pytest.mark.parametrize("kept", range(1, 40))
+async def test_a_history_cut_to_its_last_messages_splits_no_pair_and_doubles_nothing(kept: int) -> None:
+    messages = long_conversation(10)[:40]
+    rewrite = RewriteMessages([m.id for m in messages], [messages[1], *messages[max(2, 40 - kept) :]])
+    asked = await asked_after([rewrite], messages)
+    assert faults_of(asked) == []
+    assert [m.text for m in asked].count("first") == 1
+
+
+@pytest.mark.case("D12")
+@given(st.sets(st.integers(2, 12)), st.booleans())
+@hypothesis_settings(max_examples=60, deadline=None)
+async def test_whatever_remove_markers_take_away_the_request_is_valid(places: set[int], ends_in_answers: bool) -> None:
+    messages = long_conversation(3, huge=2_000)
+    if ends_in_answers:
+        messages = messages[:-2]
+    removed = [RemoveMessage(messages[p].id) for p in sorted(places) if p < len(messages) - 1]
+    asked = await asked_after([*removed], messages)
+    assert faults_of(asked) == []
+    assert (asked[0].text, isinstance(asked[0], SystemMessage)) == ("be brief", True)
+    last = next(m for m in reversed(messages) if isinstance(m, UserMessage))
+    if RemoveMessage(last.id) not in removed:
+        assert last in asked
