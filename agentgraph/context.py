@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -450,8 +449,3 @@ def _escaped(name: str) -> str:
     for sign in "%/:#":
         name = name.replace(sign, f"%{ord(sign):02X}")
     return name
-
-
-def now() -> float:
-    """Seconds since the epoch."""
-    return time.time()

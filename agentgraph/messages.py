@@ -14,6 +14,7 @@ from agentgraph.errors import AgentGraphError
 from agentgraph.strategies import REMOVE_ALL, RemoveAll, RemoveByHash, RemoveMessage, RewriteMessages
 
 __all__ = [
+    "NO_OUTPUT",
     "REMOVE_ALL",
     "AssistantMessage",
     "FilePart",
@@ -44,6 +45,10 @@ __all__ = [
 
 class MessageError(AgentGraphError, ValueError):
     """Something that was to be a message is none: the text names the path (`$[2].role`)."""
+
+
+NO_OUTPUT = "(no output)"
+"""What stands in the place of an empty answer to a call: servers refuse one."""
 
 
 def new_id() -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, cast, runtime_checkable
 
@@ -11,7 +13,7 @@ import msgspec
 from agentgraph.context import RunContext
 from agentgraph.errors import InputError
 
-__all__ = ["END", "START", "Command", "Node", "Send", "Updates", "as_mapping"]
+__all__ = ["END", "START", "Command", "Node", "Send", "Updates", "as_mapping", "is_async"]
 
 START: Final = "__start__"
 """Where a run begins: the source of its first edges."""
@@ -75,3 +77,10 @@ def as_mapping(state: Any) -> Mapping[str, Any]:
     if dataclasses.is_dataclass(state):
         return {f.name: getattr(state, f.name) for f in dataclasses.fields(state) if hasattr(state, f.name)}
     raise InputError(f"a graph takes a dict of state keys, found {type(state).__name__}: {state!r:.80}")
+
+
+def is_async(fn: Any) -> bool:
+    """Whether calling `fn` gives a coroutine, as far as can be seen without calling it."""
+    while isinstance(fn, functools.partial):
+        fn = cast("Any", fn.func)
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004  # the method itself is wanted

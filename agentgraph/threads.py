@@ -181,14 +181,6 @@ class ThreadCall:
         return result
 
 
-async def run_in_thread(fn: Callable[..., T], *args: Any) -> T:
-    """Call `fn(*args)` in a worker thread, with the caller's contextvars.
-
-    After cancellation the thread is left behind: its result is thrown away.
-    """
-    return await ThreadCall().run(fn, *args)
-
-
 def in_loop_thread(loop: asyncio.AbstractEventLoop) -> bool:
     """Tell whether the calling code runs in this loop's own thread."""
     return asyncio._get_running_loop() is loop  # the public form raises, and this is asked for every event

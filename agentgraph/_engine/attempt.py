@@ -24,12 +24,12 @@ from typing import Any, TypeVar, cast
 
 from agentgraph import events
 from agentgraph._engine.checks import handler_arity
-from agentgraph._engine.plan import NodeSpec, is_async
+from agentgraph._engine.plan import NodeSpec
 from agentgraph._engine.state import Footprint
 from agentgraph.config import Retry
 from agentgraph.context import GraphRun, Interrupt, Interrupted, RunContext
 from agentgraph.errors import AgentGraphError, InPlaceChangeError, NodeTimeoutError, StrayCancelError
-from agentgraph.node import as_mapping
+from agentgraph.node import as_mapping, is_async
 from agentgraph.threads import ThreadCall
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from agentgraph._engine.schema import Schema
 from agentgraph.config import Retry
-from agentgraph.node import END, START, Command
+from agentgraph.node import END, START, Command, is_async
 
 UNDECLARED = frozenset({END})
 """Where a `Command` may go that nothing spoke of, in a graph whose waits were decided without it."""
@@ -284,11 +284,6 @@ def reaching(before: list[int], targets: int, *, without: int | None = None) -> 
         fresh = more & ~found & shut
         found |= fresh
     return found
-
-
-def is_async(fn: Any) -> bool:
-    """Whether calling `fn` gives a coroutine, as far as can be seen without calling it."""
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004  # the method itself is wanted
 
 
 def positional(fn: Any) -> int:

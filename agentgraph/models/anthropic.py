@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from agentgraph.errors import ConfigError, InputError
 from agentgraph.messages import (
+    NO_OUTPUT,
     AssistantMessage,
     FilePart,
     ImagePart,
@@ -37,7 +38,6 @@ __all__ = ["AnthropicMessages"]
 _VERSION = "2023-06-01"
 
 _BEGINNING = "(The conversation goes on.)"
-_NO_OUTPUT = "(no output)"
 
 _Block = dict[str, Any]
 
@@ -252,7 +252,7 @@ def _call(call: ToolCall) -> _Block:
 
 
 def _result(response: ToolResponse) -> _Block:
-    content = _blocks(response.content) or [_text(_NO_OUTPUT)]
+    content = _blocks(response.content) or [_text(NO_OUTPUT)]
     block: _Block = {"type": "tool_result", "tool_use_id": _id(response.id), "content": content}
     if response.is_error:
         block["is_error"] = True

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from agentgraph.messages import (
+    NO_OUTPUT,
     AssistantMessage,
     Message,
     Part,
@@ -19,7 +20,6 @@ from agentgraph.messages import (
     sound,
 )
 from agentgraph.nodes.signature import ArgumentsError, decode
-from agentgraph.nodes.tool import NO_OUTPUT
 
 __all__ = ["NOTHING_CHECKED", "NOT_FINISHED", "Checked", "repair", "sound_message", "with_own_ids"]
 

@@ -17,8 +17,9 @@ from agentgraph.config import positive
 from agentgraph.context import CancellationToken, RunContext
 from agentgraph.errors import ConfigError, RunEndedError, listed
 from agentgraph.events import Event, ToolProgress
-from agentgraph.messages import FilePart, ImagePart, Part, TextPart, sound
+from agentgraph.messages import NO_OUTPUT, FilePart, ImagePart, Part, TextPart, sound
 from agentgraph.models.protocol import ToolSpec
+from agentgraph.node import is_async
 from agentgraph.nodes.collector import CallUpdates
 from agentgraph.nodes.signature import (
     ArgumentsError,
@@ -32,9 +33,6 @@ from agentgraph.nodes.signature import (
 )
 
 __all__ = ["Answer", "Tool", "ToolContext", "ToolError", "as_tool", "as_tools", "tool"]
-
-NO_OUTPUT = "(no output)"
-"""What a tool's None or empty text becomes: servers refuse an empty answer."""
 
 
 class ToolError(Exception):
@@ -171,7 +169,7 @@ class Tool:
         positive(f"tool {self.name!r}: timeout", timeout)
         self.timeout = timeout
         self.return_direct = return_direct
-        self.is_async: bool = _is_async(fn)
+        self.is_async: bool = is_async(fn)
         self.is_method: bool = is_method(fn)
         """Whether this is a tool of a class, which becomes callable as one of an instance."""
         self._given = None if parameters is None else dict(parameters)
@@ -343,12 +341,6 @@ def _name(fn: Any) -> str:
     if name == "<lambda>":
         raise ConfigError("a lambda has no name to call it by: tool(name=...)")
     return name
-
-
-def _is_async(fn: Any) -> bool:
-    while isinstance(fn, partial):
-        fn = cast("Any", fn.func)
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def _frames(fn: Any) -> Iterator[FrameType]:
