@@ -26,7 +26,7 @@ from agentgraph.messages import (
 )
 from agentgraph.models.assemble_anthropic import REDACTED, THINKING, AnthropicAssembler
 from agentgraph.models.client import ClientOptions, HttpModel, new_call_id
-from agentgraph.models.closed_schema import closed
+from agentgraph.models.closed_schema import closed, strict_for_anthropic, strict_parameters
 from agentgraph.models.content import arguments_of, base64_of, request_for_json, system_text
 from agentgraph.models.http import Assembler
 from agentgraph.models.json_mode import JsonModeAssembler, as_object, is_object
@@ -151,8 +151,9 @@ def _tools(request: ModelRequest, messages: list[dict[str, Any]]) -> dict[str, A
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    schema = tool.parameters or {"type": "object", "properties": {}}
-    return {"name": tool.name, "description": tool.description, "input_schema": schema}
+    schema = strict_parameters(tool, strict_for_anthropic)
+    out = {"name": tool.name, "description": tool.description, "input_schema": schema}
+    return {**out, "strict": True} if tool.strict else out
 
 
 def _ask_for(schema: dict[str, Any], messages: list[dict[str, Any]]) -> None:

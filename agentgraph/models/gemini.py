@@ -58,7 +58,8 @@ class Gemini(HttpModel):
     all others into its `generationConfig`: `temperature`, `topP`, `thinkingConfig`, also `max_tokens` and `stop`.
     `native_output_schema` tells whether a node may send an `output_schema` as `responseJsonSchema`, and need not put
     it in the prompt (None: yes); models before Gemini 3 take none beside tools, and are asked for it in words. The
-    protocol has no way to ask for one call at a time. The other options are those of `ClientOptions`.
+    protocol has no way to ask for one call at a time. Where one tool is `strict`, the model is held to the schemas of
+    all (mode VALIDATED). The other options are those of `ClientOptions`.
 
     Signatures of thoughts are sent back as they came, with the part that they came with, to the server that made
     them.
@@ -117,8 +118,12 @@ class Gemini(HttpModel):
             body["systemInstruction"] = {"parts": [{"text": system}]}
         if tools or own_tools:
             body["tools"] = [*([{"functionDeclarations": tools}] if tools else []), *own_tools]
-        if tools and request.tool_choice is not None:
-            body["toolConfig"] = {"functionCallingConfig": _calling(request.tool_choice)}
+        choice = request.tool_choice
+        if choice in (None, "auto") and any(t.strict for t in request.tools):
+            # nothing strict is said of one tool; of all of them it is by this mode, and by the one of "required"
+            body["toolConfig"] = {"functionCallingConfig": {"mode": "VALIDATED"}}
+        elif tools and choice is not None:
+            body["toolConfig"] = {"functionCallingConfig": _calling(choice)}
         config |= options.pop("generationConfig", None) or {}
         for name, value in options.items():
             if name.replace("_", "").lower() in _REQUEST_FIELDS:

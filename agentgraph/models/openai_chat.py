@@ -22,6 +22,7 @@ from agentgraph.messages import (
 )
 from agentgraph.models.assemble import ChatAssembler
 from agentgraph.models.client import ClientOptions, HttpModel, new_call_id
+from agentgraph.models.closed_schema import strict_for_openai, strict_parameters
 from agentgraph.models.content import data_url, is_strict
 from agentgraph.models.http import Assembler
 from agentgraph.models.json_mode import JsonModeAssembler, as_object, is_object, rewrite
@@ -111,11 +112,9 @@ class OpenAIChat(HttpModel):
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    parameters = tool.parameters or {"type": "object", "properties": {}}
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": parameters},
-    }
+    parameters = strict_parameters(tool, strict_for_openai)
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": {**function, "strict": True} if tool.strict else function}
 
 
 def _response_format(schema: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from agentgraph.messages import (
 )
 from agentgraph.models.assemble_responses import RESPONSES, ResponsesAssembler
 from agentgraph.models.client import ClientOptions, HttpModel, new_call_id
+from agentgraph.models.closed_schema import strict_for_openai, strict_parameters
 from agentgraph.models.content import base64_of, came_as, data_url, is_strict, system_text
 from agentgraph.models.http import Assembler
 from agentgraph.models.json_mode import JsonModeAssembler, as_object, is_object
@@ -116,14 +117,13 @@ class OpenAIResponses(HttpModel):
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
-    parameters = tool.parameters or {"type": "object", "properties": {}}
-    # said aloud, for here strict is the default, and changes what is optional
+    # strict is said aloud, for here true is the default, and changes what is optional
     return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
-        "parameters": parameters,
-        "strict": False,
+        "parameters": strict_parameters(tool, strict_for_openai),
+        "strict": tool.strict,
     }
 
 

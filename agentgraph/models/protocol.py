@@ -40,11 +40,16 @@ class ModelError(AgentGraphError):
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
-    """A tool as the model is told of it. `parameters` is a JSON schema of type object."""
+    """A tool as the model is told of it. `parameters` is a JSON schema of type object.
+
+    `strict` asks the provider to hold the model to the schema. The client sends the schema in the provider's own
+    form of it, or raises `ConfigError` where there is none; where the provider knows no such thing, it is not sent.
+    """
 
     name: str
     description: str
     parameters: dict[str, Any]
+    strict: bool = False
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):

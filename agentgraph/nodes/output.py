@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-import sys
-import typing
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import Any
 
 import msgspec
 
 from agentgraph.errors import AgentGraphError, ConfigError
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+from agentgraph.nodes.pydantics import UnfitError, adapter_of, is_pydantics, read
 
 __all__ = ["OutputError", "OutputFormat"]
 
@@ -26,10 +21,6 @@ class OutputError(AgentGraphError, ValueError):
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message)
         self.text = text
-
-
-class _UnfitError(Exception):
-    """A text is not of the form; why, is the error's text."""
 
 
 class OutputFormat:
@@ -50,7 +41,7 @@ class OutputFormat:
             return None if output_schema is None else cls(dict(output_schema), msgspec.json.Decoder().decode)
         if output_schema is not None:
             raise ConfigError("give output_type or output_schema, not both")
-        if _is_pydantics(output_type, {}):
+        if is_pydantics(output_type):
             return cls(*_by_pydantic(output_type))
         try:
             return cls(msgspec.json.schema(output_type), msgspec.json.Decoder(output_type).decode)
@@ -66,7 +57,7 @@ class OutputFormat:
         """The value in the answer. Raises `OutputError` where it does not fit."""
         try:
             return self._read(without_fence(text))
-        except (msgspec.MsgspecError, RecursionError, _UnfitError) as error:
+        except (msgspec.MsgspecError, RecursionError, UnfitError) as error:
             raise OutputError(
                 f"the model's answer does not fit the output format: {error}; it was {text!r:.200}", text
             ) from error
@@ -82,56 +73,10 @@ def without_fence(text: str) -> str:
     return stripped[opening.end() :].removesuffix("```").strip() if opening else stripped
 
 
-def _is_pydantics(form: Any, seen: dict[int, Any]) -> bool:
-    """Whether something of pydantic's is in the type: a model, a type of its own, a constraint, also in fields."""
-    if "pydantic" not in sys.modules or id(form) in seen:
-        return False
-    seen[id(form)] = form  # kept: an id is free again once its object is gone
-    return _speaks_pydantic(form) or any(_is_pydantics(part, seen) for part in _within(form))
-
-
-def _within(form: Any) -> list[Any]:
-    """What a type is made of: its arguments, and the types of its fields."""
-    within = list(typing.get_args(form))
-    with suppress(Exception):  # whoever reads the type tells of a name that cannot be resolved
-        if type(form).__name__ == "TypeAliasType":
-            within.append(form.__value__)
-        elif dataclasses.is_dataclass(form) or hasattr(form, "__required_keys__") or hasattr(form, "_field_defaults"):
-            within += typing.get_type_hints(form, include_extras=True).values()
-    return within
-
-
-def _speaks_pydantic(form: Any) -> bool:
-    if hasattr(form, "__pydantic_core_schema__") or hasattr(form, "__get_pydantic_core_schema__"):
-        return True
-    # a TypeAdapter, a Field(...), a bound such as PositiveInt has
-    return type(form).__module__.partition(".")[0] in ("pydantic", "annotated_types")
-
-
 def _by_pydantic(form: Any) -> tuple[dict[str, Any], Callable[[str], Any]]:
     """The schema and the reader. Raises `ConfigError` where pydantic has none."""
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415  # loaded already: the type is made of it
-    from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError  # noqa: PLC0415
-
     try:
-        adapter = cast("TypeAdapter[Any]", form if isinstance(form, TypeAdapter) else TypeAdapter(form))
-        schema = adapter.json_schema()
-    except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+        adapter = adapter_of(form)
+    except (TypeError, NameError) as error:
         raise ConfigError(f"output_type={form!r} has no JSON schema: {error}") from error
-
-    def read(text: str) -> Any:
-        try:
-            return adapter.validate_json(text)
-        except ValidationError as error:
-            raise _UnfitError(_told(error)) from error
-
-    return schema, read
-
-
-def _told(error: ValidationError) -> str:
-    """What is wrong, and where, in a line."""
-    told: list[str] = []
-    for fault in error.errors():
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"])
-        told.append(f"{fault['msg']} - at `${path}`" if path else fault["msg"])
-    return "; ".join(told)
+    return adapter.json_schema(), partial(read, adapter)

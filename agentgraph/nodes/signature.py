@@ -1,27 +1,39 @@
 """A function's signature and docstring -> JSON schema, and a model's JSON -> the function's arguments. Pure.
 
-msgspec does the work: the parameters become the fields of a Struct, which gives the schema and converts. What this
-file adds is what models get wrong in harmless ways (see `Signature.read`) and answers that a model can mend.
+msgspec does the work: the parameters become the fields of a Struct, which gives the schema and converts. A parameter
+whose type has something of pydantic's in it stays JSON in that Struct, and pydantic reads it. What this file adds is
+what models get wrong in harmless ways (see `Signature.read`) and answers that a model can mend.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import inspect
+import itertools
 import json
+import math
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, cast
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Union, cast
 
 import docstring_parser
 import msgspec
 
 from agentgraph.errors import ConfigError, listed, unknown
 from agentgraph.messages import sound
+from agentgraph.models.closed_schema import check_strict, kinds
+from agentgraph.nodes import pydantics
 
-__all__ = ["ArgumentsError", "Signature", "UnresolvedError", "context_parameter", "decode", "described", "innermost"]
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+__all__ = [
+    "ArgumentsError", "Signature", "UnresolvedError", "context_parameter", "decode", "described", "innermost",
+    "without_nulls",
+]  # fmt: skip
 
 
 _STRUCT = "_arguments_of_a_tool"
@@ -42,13 +54,16 @@ class UnresolvedError(ConfigError):
 
 class _Parameter(msgspec.Struct):
     name: str
-    type: Any
     required: bool
     positional: bool
     default: Any
+    adapter: TypeAdapter[Any] | None = None
+    """What reads it, where that is pydantic."""
     nullable: bool = False
+    text: bool = True
+    """Whether it takes a text."""
     container: bool = False
-    """Whether it takes an array or an object, and no text."""
+    """Whether it takes an array or an object."""
 
 
 class Signature:
@@ -58,15 +73,25 @@ class Signature:
     `ToolContext`, which is neither in the schema nor taken from the model.
     """
 
-    def __init__(self, fn: Callable[..., Any], name: str, context_type: type, names: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        context_type: type,
+        names: Mapping[str, Any],
+        *,
+        strict: bool = False,
+    ) -> None:
         """Read the function. `names` are what annotations may name besides the function's module.
 
-        Raises `ConfigError` naming function and parameter: a type that cannot be resolved or has no schema, `*args`.
+        Raises `ConfigError` naming function and parameter: a type that cannot be resolved or has no schema, `*args`,
+        with `strict` also a schema that no provider takes strictly.
         """
         self._tool = name
         self.context: str | None = context_parameter(fn, name, context_type, names)
         self._parameters: dict[str, _Parameter] = {}
-        self._open = False
+        self._rest: Any = _unset
+        """The type of further keywords, where the function takes them."""
         told = _documented(fn)
         found, fixed = _parameters(fn, name)
         self._closed: frozenset[str] = frozenset(fixed)
@@ -75,54 +100,80 @@ class Signature:
             where = f"tool {name!r}, parameter {parameter.name!r}"
             if parameter.kind is parameter.VAR_POSITIONAL:
                 raise ConfigError(f"{where}: *{parameter.name} has no place in a JSON object; take a list instead")
-            if parameter.kind is parameter.VAR_KEYWORD:
-                self._open = True
-                continue
             if parameter.name == self.context:
                 continue
             annotation = _resolved(fn, parameter, names, where)
-            text = _text_of(annotation) or told.get(parameter.name)
-            if text:
-                annotation = Annotated[annotation, msgspec.Meta(description=text)]
-            given = parameter.default is parameter.empty
-            read = self._parameters[parameter.name] = _Parameter(
-                parameter.name,
-                annotation,
-                given,
-                parameter.kind is parameter.POSITIONAL_ONLY,
-                None if given else parameter.default,
-            )
-            try:
-                read.nullable = _takes(None, annotation)
-            except NameError as error:
-                raise UnresolvedError(f"{where}: its type cannot be resolved: {error}", error.name or "") from error
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"{where}: its type has no JSON schema: {error}") from error
-            field = (parameter.name, annotation)
-            fields.append(field if given else (*field, msgspec.field(default_factory=_unset)))
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                fields.append(self._field(parameter, annotation, told, where))
+            elif getattr(typing.get_origin(annotation), "_name", "") == "Unpack":
+                fields += [self._field(p, p.annotation, told, where) for p in _keywords_of(annotation, where)]
+            elif annotation is not Any and not _has_schema(annotation):
+                raise ConfigError(f"{where}: its type {annotation!r} has no JSON schema")
+            else:
+                self._rest = annotation
         self._positional = [p.name for p in self._parameters.values() if p.positional]
-        self._struct: Any = msgspec.defstruct(_STRUCT, fields, kw_only=True, forbid_unknown_fields=True)
-        self._decoder: Any = msgspec.json.Decoder(self._struct)
-        try:
-            self.schema: dict[str, Any] = _schema(self._struct, self._parameters)
-        except (TypeError, ValueError) as error:
-            bad = next((p.name for p in self._parameters.values() if not _has_schema(p.type)), "")
-            raise ConfigError(f"tool {name!r}, parameter {bad!r}: its type has no JSON schema: {error}") from error
+        self._adapters: dict[str, TypeAdapter[Any]] = {
+            p.name: p.adapter for p in self._parameters.values() if p.adapter is not None
+        }
+        self._is_plain = not self._positional and not self._adapters
+        struct: Any = msgspec.defstruct(_STRUCT, fields, kw_only=True, forbid_unknown_fields=True)
+        self._decoder: Any = msgspec.json.Decoder(struct)
+        self._lax_decoder: Any = msgspec.json.Decoder(struct, strict=False)
+        self.schema: dict[str, Any] = _schema(struct, self._parameters, self._adapters)
         for read in self._parameters.values():
-            read.container = _wants_container(self.schema["properties"][read.name])
+            taken = kinds(self.schema["properties"][read.name], self.schema.get("$defs", {}))
+            read.text = bool(taken & {"string", "any"})
+            read.container = bool(taken & {"array", "object"})
+            if read.adapter is not None:
+                read.nullable = bool(taken & {"null", "any"})
+        if strict:
+            check_strict(name, self.schema)
+
+    def _field(self, parameter: inspect.Parameter, annotation: Any, told: Mapping[str, str], where: str) -> Any:
+        """Note the parameter, and make it a field of the Struct."""
+        text = _text_of(annotation) or told.get(parameter.name)
+        given = parameter.default is parameter.empty
+        if type(parameter.default).__name__ == "FieldInfo":
+            raise ConfigError(f"{where}: a Field is no default; write Annotated[..., Field(...)], then the default")
+        read = self._parameters[parameter.name] = _Parameter(
+            parameter.name,
+            given,
+            parameter.kind is parameter.POSITIONAL_ONLY,
+            None if given else parameter.default,
+        )
+        try:
+            if pydantics.is_pydantics(annotation):
+                read.adapter = pydantics.adapter_of(annotation)
+                annotation = msgspec.Raw
+            elif pydantics.has_lost_bounds(annotation):
+                raise TypeError("pydantic, which reads bounds of annotated_types, is not loaded: use msgspec.Meta")
+            else:
+                annotation = _with_formats(annotation)
+                read.nullable = _takes(None, annotation)
+                msgspec.json.schema_components((annotation,))
+        except NameError as error:
+            raise UnresolvedError(f"{where}: its type cannot be resolved: {error}", error.name or "") from error
+        except (TypeError, ValueError) as error:
+            why = str(error).strip().rpartition("\n")[2]
+            raise ConfigError(f"{where}: its type has no JSON schema: {why}") from error
+        if text:
+            annotation = Annotated[annotation, msgspec.Meta(description=text)]
+        if given and read.adapter is None:
+            return (parameter.name, annotation)
+        return (parameter.name, annotation, msgspec.field(default_factory=_unset))
 
     def read(self, text: str) -> tuple[list[Any], dict[str, Any]]:
         """The positional and keyword arguments in a call's JSON text. Raises `ArgumentsError`.
 
         Harmless slips are mended: no text or `null` for no arguments, an object encoded twice, line breaks inside a
         text, numbers and booleans as text, a container as JSON text where no text is taken, null where a default
-        stands for it. An argument that was not given is left to the function's own default.
+        stands for it, also inside of objects. An argument that was not given is left to the function's own default.
         """
         parameters = self._parameters
-        if not self._positional:
+        if self._is_plain:
             try:  # what needs no mending, in one go
                 struct = self._decoder.decode(text)
-            except (msgspec.MsgspecError, UnicodeError, TypeError):
+            except Exception:  # noqa: S110  # told below, if it cannot be mended; a type's own code may raise anything
                 pass
             else:
                 return [], {n: v for n in parameters if (v := getattr(struct, n)) is not msgspec.UNSET}
@@ -135,29 +186,66 @@ class Signature:
                 extra[key] = value
             elif value is None and not parameter.required and not parameter.nullable:
                 continue
-            elif type(value) is str and parameter.container and value.lstrip()[:1] in ("[", "{"):
-                values[key] = _container(value)
+            elif type(value) is str and not parameter.text:
+                values[key] = _no_text(value, parameter)
             else:
                 values[key] = value
-        if extra:
-            # what a partial has fixed is not the model's to say, nor is the context
-            bad = next((k for k in extra if not self._open or k in self._closed or k == self.context), None)
-            if bad is not None:
-                raise ArgumentsError(
-                    f"invalid arguments for tool {self._tool!r}: {unknown('argument', bad, parameters)}"
-                )
+        keywords = self._further(extra) if extra else {}
         if len(values) < len(parameters):
             missing = [p.name for p in parameters.values() if p.required and p.name not in values]
             if missing:
-                raise ArgumentsError(f"invalid arguments for tool {self._tool!r}: {listed(missing)} missing")
-        try:
-            struct = msgspec.convert(values, self._struct, strict=False)
-        except msgspec.ValidationError as error:
-            raise ArgumentsError(f"invalid arguments for tool {self._tool!r}: {error}") from error
-        keywords = {name: getattr(struct, name) for name in values}
+                raise self._wrong(f"{listed(missing)} missing")
+        keywords = self._converted(values) | keywords
         if self._positional:
-            return [keywords.pop(n, parameters[n].default) for n in self._positional], keywords | extra
-        return [], keywords | extra if extra else keywords
+            return [keywords.pop(n, parameters[n].default) for n in self._positional], keywords
+        return [], keywords
+
+    def _further(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Arguments that no parameter names, for `**keywords`."""
+        # what a partial has fixed is not the model's to say, nor is the context
+        bad = next((k for k in extra if self._rest is _unset or k in self._closed or k == self.context), None)
+        if bad is not None:
+            raise self._wrong(unknown("argument", bad, self._parameters))
+        if self._rest is Any:
+            return extra
+        try:
+            return msgspec.convert(extra, dict[str, self._rest], strict=False)
+        except msgspec.ValidationError as error:
+            raise self._wrong(str(error)) from error
+
+    def _converted(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values as the function takes them."""
+        try:
+            return self._built(values)
+        except ArgumentsError:
+            given = without_nulls(values, self.schema)
+            if given == values:
+                raise
+        return self._built(given)
+
+    def _built(self, values: dict[str, Any]) -> dict[str, Any]:
+        faults: list[str] = []
+        try:
+            struct = self._lax_decoder.decode(msgspec.json.encode(values))
+            built = {name: getattr(struct, name) for name in values}
+            for name, adapter in self._adapters.items():
+                if name not in built:
+                    continue
+                try:
+                    built[name] = pydantics.read(adapter, bytes(built[name]), f"$.{name}")
+                except pydantics.UnfitError as error:
+                    faults.append(str(error))
+        except msgspec.ValidationError as error:
+            raise self._wrong(str(error)) from error
+        except Exception as error:  # of the code of a type
+            raise self._wrong(f"{type(error).__name__}: {error}") from error
+        if faults:
+            raise self._wrong("; ".join(faults))
+        _check_finite(built, self._tool, "$")  # a text such as "nan" is read as a number
+        return built
+
+    def _wrong(self, why: str) -> ArgumentsError:
+        return ArgumentsError(f"invalid arguments for tool {self._tool!r}: {why}")
 
 
 def decode(text: Any, tool: str) -> dict[str, Any]:
@@ -171,6 +259,8 @@ def decode(text: Any, tool: str) -> dict[str, Any]:
             value = _json(value, tool) if value.strip() else {}
     if value is None:
         return {}
+    if not isinstance(text, str):
+        value = _mended(value, tool, "$")
     if not isinstance(value, dict):
         raise ArgumentsError(
             f"invalid arguments for tool {tool!r}: expected a JSON object, found {_kind(value)}: {value!r:.80}"
@@ -181,35 +271,42 @@ def decode(text: Any, tool: str) -> dict[str, Any]:
 def _json(text: str, tool: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         try:  # line breaks inside a text, and halves of surrogate pairs, do no harm
-            value = json.loads(text, strict=False, parse_constant=_Constant)
-        except ValueError:
+            value = json.loads(text, strict=False)
+        except (ValueError, RecursionError):
             raise ArgumentsError(
                 f"the arguments for tool {tool!r} are not valid JSON: {error}; they were {sound(text)!r:.200}"
             ) from error
         return _mended(value, tool, "$")
 
 
-class _Constant(str):
-    """NaN, Infinity or -Infinity: Python's JSON has them, no other."""
-
-    __slots__ = ()
-
-
 def _mended(value: Any, tool: str, path: str) -> Any:
-    if isinstance(value, _Constant):
-        raise ArgumentsError(
-            f"invalid arguments for tool {tool!r}: expected a finite number, got {value} - at `{path}`"
-        )
+    """The value without halves of surrogate pairs."""
+    _check_finite(value, tool, path)
+    return _sound(value)
+
+
+def _sound(value: Any) -> Any:
     if isinstance(value, str):
         return sound(value)
     if isinstance(value, dict):
-        fields = cast("dict[str, Any]", value)
-        return {sound(k): _mended(v, tool, f"{path}.{k}") for k, v in fields.items()}
-    if isinstance(value, list):
-        return [_mended(v, tool, f"{path}[{i}]") for i, v in enumerate(cast("list[Any]", value))]
-    return value
+        return {sound(k): _sound(v) for k, v in cast("dict[str, Any]", value).items()}
+    return [_sound(v) for v in cast("list[Any]", value)] if isinstance(value, list) else value
+
+
+def _check_finite(value: Any, tool: str, path: str) -> None:
+    """Raise `ArgumentsError` for NaN and infinity: Python knows them, JSON does not."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ArgumentsError(
+            f"invalid arguments for tool {tool!r}: expected a finite number, got {json.dumps(value)} - at `{path}`"
+        )
+    if isinstance(value, dict):
+        for key, item in cast("dict[str, Any]", value).items():
+            _check_finite(item, tool, f"{path}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for i, item in enumerate(cast("list[Any]", value)):
+            _check_finite(item, tool, f"{path}[{i}]")
 
 
 def _kind(value: Any) -> str:
@@ -218,11 +315,63 @@ def _kind(value: Any) -> str:
     return "a boolean" if isinstance(value, bool) else "a number" if isinstance(value, (int, float)) else "a text"
 
 
-def _container(text: str) -> Any:
+def _no_text(text: str, parameter: _Parameter) -> Any:
+    """What a text stands for where none is taken: a container, or null."""
+    if parameter.nullable and text.strip().lower() == "null":
+        return None
+    if not parameter.container or text.lstrip()[:1] not in ("[", "{"):
+        return text
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text  # what it is instead is told when it is converted
+
+
+def without_nulls(value: Any, schema: Mapping[str, Any]) -> Any:
+    """The value without each null that stands for an optional property which takes no null."""
+    return _without_nulls(value, schema, schema.get("$defs", {}))
+
+
+def _without_nulls(value: Any, schema: Any, definitions: Mapping[str, Any]) -> Any:
+    if not isinstance(value, (dict, list)) or not isinstance(schema, Mapping):
+        return cast("Any", value)
+    node = cast("Mapping[str, Any]", schema)
+    if "$ref" in node:
+        return _without_nulls(value, definitions.get(node["$ref"].rpartition("/")[2]), definitions)
+    options: list[Any] = node.get("anyOf") or node.get("oneOf") or node.get("allOf") or []
+    for option in options:
+        if _is_meant(value, option, definitions):
+            return _without_nulls(value, option, definitions)
+    if isinstance(value, list):
+        return [_without_nulls(item, node.get("items"), definitions) for item in cast("list[Any]", value)]
+    properties: dict[str, Any] = node.get("properties", {})
+    optional = {k for k, v in properties.items() if not kinds(v, definitions) & {"null", "any"}}
+    optional.difference_update(node.get("required", ()))
+    others = node.get("additionalProperties")
+    return {
+        k: _without_nulls(v, properties.get(k, others), definitions)
+        for k, v in cast("dict[str, Any]", value).items()
+        if v is not None or k not in optional
+    }
+
+
+def _is_meant(value: Any, option: Any, definitions: Mapping[str, Any]) -> bool:
+    """Whether the value seems to be of this branch of a union: by its tags and the names of its properties."""
+    if not isinstance(option, dict):
+        return False
+    node = cast("dict[str, Any]", option)
+    if "$ref" in node:
+        node = definitions.get(node["$ref"].rpartition("/")[2], {})
+    if isinstance(value, list):
+        return node.get("type") == "array"
+    properties: dict[str, Any] = node.get("properties", {})
+    if node.get("type") != "object" or not (node.get("additionalProperties") or value.keys() <= properties.keys()):
+        return False
+    for name, schema in properties.items():
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if values is not None and value.get(name) not in (None, *values):
+            return False
+    return value.keys() >= set(node.get("required", ()))
 
 
 def _unset() -> Any:
@@ -245,10 +394,22 @@ def _has_schema(annotation: Any) -> bool:
     return True
 
 
-def _wants_container(schema: dict[str, Any]) -> bool:
-    options: list[dict[str, Any]] = schema.get("anyOf", [schema])
-    kinds = {o.get("type", "object" if "$ref" in o else "enum" if "enum" in o else "any") for o in options}
-    return not kinds & {"string", "any"} and bool(kinds & {"array", "object"})
+_FORMATS: dict[Any, str] = {dt.datetime: "date-time", dt.time: "time"}
+_GENERICS: tuple[Any, ...] = (list, dict, set, frozenset, tuple)
+
+
+def _with_formats(annotation: Any) -> Any:
+    """The type, saying in the schema what msgspec does not: that a text is a time."""
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return Annotated[(_with_formats(inner[0]), *inner[1:])]
+    if origin in (Union, types.UnionType):
+        return Union[tuple(map(_with_formats, inner))]
+    if origin in _GENERICS:
+        return origin[tuple(map(_with_formats, inner))]
+    if annotation is dt.datetime or annotation is dt.time:
+        return Annotated[annotation, msgspec.Meta(extra_json_schema={"format": _FORMATS[annotation]})]
+    return annotation
 
 
 def described(fn: Callable[..., Any]) -> str:
@@ -291,11 +452,11 @@ def _parameters(fn: Callable[..., Any], tool: str) -> tuple[list[inspect.Paramet
     return [p for p in found[is_method(fn) :] if p.name not in fixed], fixed
 
 
-def is_method(fn: Callable[..., Any]) -> bool:
-    """Whether this is a function out of a class's body that waits for its `self`."""
+def is_method(fn: Callable[..., Any], first: str = "self") -> bool:
+    """Whether this is a function out of a class's body that waits for its `self`, or another first parameter."""
     if not inspect.isfunction(fn) or "." not in fn.__qualname__.rpartition("<locals>.")[2]:
         return False
-    return next(iter(inspect.signature(fn).parameters), "") == "self"
+    return next(iter(inspect.signature(fn).parameters), "") == first
 
 
 def _resolved(fn: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any], where: str) -> Any:
@@ -304,7 +465,7 @@ def _resolved(fn: Callable[..., Any], parameter: inspect.Parameter, names: Mappi
     holder = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
     own = getattr(innermost(fn), "__globals__", {})
     try:
-        return typing.get_type_hints(holder, own, dict(names), include_extras=True)["it"]
+        found: Any = typing.get_type_hints(holder, own, dict(names), include_extras=True)["it"]
     except NameError as error:
         raise UnresolvedError(
             f"{where}: its type {parameter.annotation!r} cannot be resolved: {error}; import the name at run time, "
@@ -313,6 +474,26 @@ def _resolved(fn: Callable[..., Any], parameter: inspect.Parameter, names: Mappi
         ) from error
     except Exception as error:
         raise ConfigError(f"{where}: its type {parameter.annotation!r} cannot be resolved: {error}") from error
+    return Any if found is object else found
+
+
+def _keywords_of(annotation: Any, where: str) -> list[inspect.Parameter]:
+    """The parameters that `**keywords: Unpack[ATypedDict]` stands for."""
+    (form,) = typing.get_args(annotation)
+    found: list[inspect.Parameter] = []
+    try:
+        hints = typing.get_type_hints(form, include_extras=True)
+    except NameError as error:
+        raise UnresolvedError(f"{where}: its type cannot be resolved: {error}", error.name or "") from error
+    for name, hint in hints.items():
+        kind, required = hint, name in form.__required_keys__
+        while (qualifier := getattr(typing.get_origin(kind), "_name", "")) in ("Required", "NotRequired", "ReadOnly"):
+            if qualifier != "ReadOnly":  # Python itself does not see these where annotations are postponed
+                required = qualifier == "Required"
+            (kind,) = typing.get_args(kind)
+        default = inspect.Parameter.empty if required else msgspec.UNSET
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default))
+    return found
 
 
 def innermost(fn: Any) -> Any:
@@ -376,26 +557,59 @@ def _text_of(annotation: Any) -> str | None:
     return None
 
 
-def _schema(struct: Any, parameters: Mapping[str, _Parameter]) -> dict[str, Any]:
+def _schema(
+    struct: Any, parameters: Mapping[str, _Parameter], adapters: Mapping[str, TypeAdapter[Any]]
+) -> dict[str, Any]:
     _, components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
-    own = cast("dict[str, Any]", components.pop(_STRUCT))
-    properties: dict[str, Any] = own["properties"]
+    definitions = components
+    properties: dict[str, Any] = definitions.pop(_STRUCT)["properties"]
+    if adapters:
+        made, theirs = pydantics.schemas(adapters)
+        names = {name: _free(name, definitions.keys() | theirs.keys()) for name in theirs if name in definitions}
+        made, theirs = _renamed((made, theirs), {f"#/$defs/{k}": f"#/$defs/{v}" for k, v in names.items()})
+        definitions |= {names.get(name, name): definition for name, definition in theirs.items()}
+        for name, schema in made.items():
+            schema.pop("default", None)
+            properties[name] = schema | properties[name]
     # a plain list of values is what small models and strict servers understand best
-    enums = {f"#/$defs/{k}": v for k, v in components.items() if set(v) <= {"title", "description", "enum"}}
+    enums = {f"#/$defs/{k}": v for k, v in definitions.items() if {"enum", "const"} & v.keys() and set(v) <= _OF_ENUM}
     properties = cast("dict[str, Any]", _inlined(properties, enums))
     for name, parameter in parameters.items():
         if not parameter.required:
             try:
-                properties[name]["default"] = msgspec.to_builtins(parameter.default, str_keys=True)
+                properties[name]["default"] = _json_form(parameter)
             except (TypeError, ValueError):
                 pass  # a default with no JSON form is the function's own affair
     schema: dict[str, Any] = {"type": "object", "properties": properties}
-    if own.get("required"):
-        schema["required"] = own["required"]
-    rest = {k: _inlined(v, enums) for k, v in components.items() if f"#/$defs/{k}" not in enums}
+    required = [name for name, parameter in parameters.items() if parameter.required]
+    if required:
+        schema["required"] = required
+    rest = {k: _inlined(v, enums) for k, v in definitions.items() if f"#/$defs/{k}" not in enums}
     if rest:
         schema["$defs"] = rest
     return schema
+
+
+_OF_ENUM = {"title", "description", "enum", "const", "type"}
+
+
+def _json_form(parameter: _Parameter) -> Any:
+    if parameter.adapter is not None:
+        return pydantics.json_form(parameter.adapter, parameter.default)
+    return msgspec.to_builtins(parameter.default, str_keys=True)
+
+
+def _free(name: str, taken: Collection[str]) -> str:
+    return next(new for n in itertools.count(2) if (new := f"{name}_{n}") not in taken)
+
+
+def _renamed(node: Any, names: Mapping[str, str]) -> Any:
+    """The schemas with references under new names, also in what a discriminator maps to."""
+    if isinstance(node, dict):
+        return {k: _renamed(v, names) for k, v in cast("dict[str, Any]", node).items()}
+    if isinstance(node, (list, tuple)):
+        return [_renamed(item, names) for item in cast("list[Any]", node)]
+    return names.get(node, node) if isinstance(node, str) else node
 
 
 def _inlined(node: Any, enums: Mapping[str, Any]) -> Any:

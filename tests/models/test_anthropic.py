@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import httpx
 import msgspec
@@ -47,7 +47,7 @@ from agentgraph.models import (
     StreamCutError,
     ToolSpec,
 )
-from agentgraph.nodes import ReactAgent
+from agentgraph.nodes import ReactAgent, tool
 from agentgraph.testing import Transcript, TranscriptServer, serve_transcript, with_clock
 
 SSE = Path(__file__).parent.parent / "sse"
@@ -241,6 +241,44 @@ async def test_tools_are_sent_with_the_choice(choice: str | None, parallel: bool
     body = await sent(msgspec.structs.replace(ASK, tools=[ADD], tool_choice=choice, parallel_tool_calls=parallel))
     assert body["tools"] == [{"name": "add", "description": "Adds.", "input_schema": ADD.parameters}]
     assert body.get("tool_choice") == expected
+
+
+async def test_a_strict_tool_is_sent_closed_and_what_is_optional_stays_so() -> None:
+    @tool(strict=True)
+    async def find(query: str, limit: Annotated[int, msgspec.Meta(ge=1)] = 5) -> None:
+        """Find it."""
+
+    body = await sent(msgspec.structs.replace(ASK, tools=[find.spec, ADD]))
+    strict, loose = body["tools"]
+    assert strict == {
+        "name": "find",
+        "description": "Find it.",
+        "strict": True,
+        "input_schema": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string"},
+                "limit": {"type": "integer", "description": "(minimum: 1, default: 5)"},
+            },
+            "required": ["query"],
+            "additionalProperties": False,
+        },
+    }
+    assert loose.keys() == {"name", "description", "input_schema"}
+
+
+class Tree(msgspec.Struct):
+    children: list["Tree"]
+
+
+async def test_a_strict_tool_whose_type_is_recursive_is_refused_before_it_is_sent() -> None:
+    @tool(strict=True)
+    async def plant(tree: Tree) -> None: ...
+
+    async with served(HI) as (server, model):
+        with pytest.raises(ConfigError, match=r"tool 'plant', parameter 'tree': .*'Tree' is recursive - at"):
+            await model.generate(msgspec.structs.replace(ASK, tools=[plant.spec]))
+    assert server.requests == []
 
 
 async def test_a_conversation_with_calls_defines_their_tools_though_none_may_be_called() -> None:

@@ -265,6 +265,24 @@ async def test_tools_are_sent_with_the_choice(choice: str, expected: Any) -> Non
     assert body["toolConfig"] == {"functionCallingConfig": expected}
 
 
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (None, {"mode": "VALIDATED"}),
+        ("auto", {"mode": "VALIDATED"}),
+        ("required", {"mode": "ANY"}),
+        ("none", {"mode": "NONE"}),
+        ("add", {"mode": "ANY", "allowedFunctionNames": ["add"]}),
+    ],
+)
+async def test_a_strict_tool_has_the_calls_of_all_validated(choice: str | None, expected: Any) -> None:
+    strict = msgspec.structs.replace(ADD, strict=True)
+    other = msgspec.structs.replace(ADD, name="other")
+    body = await sent(msgspec.structs.replace(ASK, tools=[other, strict], tool_choice=choice))
+    assert body["toolConfig"] == {"functionCallingConfig": expected}
+    assert body["tools"][0]["functionDeclarations"][1]["parametersJsonSchema"] == ADD.parameters
+
+
 async def test_a_tool_without_parameters_is_sent_without_a_schema() -> None:
     now = ToolSpec("now", "The time.", {"type": "object", "properties": {}})
     body = await sent(msgspec.structs.replace(ASK, tools=[now]))

@@ -53,6 +53,7 @@ from agentgraph.models import (
     StreamCutError,
     ToolSpec,
 )
+from agentgraph.nodes import tool
 from agentgraph.testing import Transcript, TranscriptServer, no_real_models, serve_transcript, with_clock
 
 SSE = Path(__file__).parent.parent / "sse"
@@ -187,6 +188,40 @@ async def test_tools_are_sent_with_the_choice(choice: str | None, expected: Any)
     assert body["tools"] == [{"type": "function", "function": function}]
     assert body.get("tool_choice") == expected
     assert body["parallel_tool_calls"] is False
+
+
+async def test_a_strict_tool_is_sent_with_all_its_parameters_required_and_the_optional_ones_nullable() -> None:
+    @tool(strict=True)
+    async def find(query: str, limit: int = 5) -> None:
+        """Find it."""
+
+    body = await sent(msgspec.structs.replace(ASK, tools=[find.spec, ADD]))
+    strict, loose = (t["function"] for t in body["tools"])
+    assert strict == {
+        "name": "find",
+        "description": "Find it.",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string"},
+                "limit": {"description": "(default: 5)", "anyOf": [{"type": "integer"}, {"type": "null"}]},
+            },
+            "required": ["query", "limit"],
+            "additionalProperties": False,
+        },
+    }
+    assert loose.keys() == {"name", "description", "parameters"}
+
+
+async def test_a_strict_tool_without_a_strict_schema_is_refused_before_it_is_sent() -> None:
+    loose = ToolSpec("put", "Puts.", {"type": "object", "properties": {"a": {"type": "object"}}}, strict=True)
+    async with served(CHAT) as (server, model):
+        with pytest.raises(
+            ConfigError, match="tool 'put', parameter 'a': cannot be strict: it takes an object with any"
+        ):
+            await model.generate(msgspec.structs.replace(ASK, tools=[loose]))
+    assert server.requests == []
 
 
 async def test_tools_that_may_not_be_called_are_left_out() -> None:

@@ -245,6 +245,41 @@ async def test_the_providers_own_tools_stand_beside_the_requests() -> None:
     assert (await sent(ASK, options={"tools": [search]}))["tools"] == [search]
 
 
+async def test_a_strict_tool_is_sent_with_all_its_parameters_required_and_the_optional_ones_nullable() -> None:
+    @tool(strict=True)
+    async def find(query: str, limit: int = 5) -> None:
+        """Find it."""
+
+    body = await sent(msgspec.structs.replace(ASK, tools=[find.spec, ADD]))
+    strict, loose = body["tools"]
+    assert strict == {
+        "type": "function",
+        "name": "find",
+        "description": "Find it.",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "query": {"type": "string"},
+                "limit": {"description": "(default: 5)", "anyOf": [{"type": "integer"}, {"type": "null"}]},
+            },
+            "required": ["query", "limit"],
+            "additionalProperties": False,
+        },
+    }
+    assert loose["strict"] is False
+
+
+async def test_a_strict_tool_without_a_strict_schema_is_refused_before_it_is_sent() -> None:
+    loose = ToolSpec("put", "Puts.", {"type": "object", "properties": {"a": {"type": "object"}}}, strict=True)
+    async with served(HI) as (server, model):
+        with pytest.raises(
+            ConfigError, match="tool 'put', parameter 'a': cannot be strict: it takes an object with any"
+        ):
+            await model.generate(msgspec.structs.replace(ASK, tools=[loose]))
+    assert server.requests == []
+
+
 async def test_tools_that_may_not_be_called_are_left_out() -> None:
     body = await sent(msgspec.structs.replace(ASK, tools=[ADD], tool_choice="none"))
     assert body.keys() == {"model", "input", "store"}

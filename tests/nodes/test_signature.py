@@ -1,21 +1,44 @@
 """What a tool's signature and docstring say to the model, and what the model's arguments become."""
 
+import datetime as dt
 import functools
 import json
+import subprocess
 import sys
 import types
+import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import Annotated, Any, Literal, Optional, Union, cast
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum, Flag, IntEnum
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Optional,
+    ParamSpec,
+    Required,
+    TypedDict,
+    TypeVar,
+    Union,
+    Unpack,
+    cast,
+)
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentgraph import ConfigError
 from agentgraph.messages import ToolCall
+from agentgraph.models.closed_schema import kinds, strict_for_openai
+from agentgraph.models.content import is_strict
 from agentgraph.nodes import Tool, ToolContext, tool
 from agentgraph.nodes.signature import ArgumentsError
 
@@ -90,6 +113,9 @@ def table(a: dict[str, int]): ...
 def struct(a: Point): ...
 def dataclass_(a: Order): ...
 def struct_default(a: Point = Point(1)): ...  # noqa: B008
+def anything(a: object): ...
+def moment(a: dt.datetime | None = None): ...
+def moments(a: list[Annotated[dt.time, "when"]]): ...
 
 
 TABLE: list[tuple[Callable[..., Any], dict[str, Any], bool]] = [
@@ -112,6 +138,13 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], bool]] = [
     (table, {"type": "object", "additionalProperties": {"type": "integer"}}, True),
     (struct, {"$ref": "#/$defs/Point"}, True),
     (dataclass_, {"$ref": "#/$defs/Order"}, True),
+    (anything, {}, True),
+    (
+        moment,
+        {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}], "default": None},
+        False,
+    ),
+    (moments, {"type": "array", "items": {"type": "string", "format": "time"}}, True),
     (struct_default, {"$ref": "#/$defs/Point", "default": {"x": 1, "y": 0.0}}, False),
 ]
 
@@ -143,6 +176,168 @@ def test_a_tool_without_parameters_takes_an_empty_object() -> None:
     def ping(): ...
 
     assert Tool(ping).parameters == {"type": "object", "properties": {}}
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Access(Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Pair(NamedTuple):
+    x: int
+    y: str = "y"
+
+
+class Options(TypedDict, total=False):
+    a: Required[int]
+    b: str
+
+
+class Box(msgspec.Struct, Generic[T]):
+    value: T
+
+
+class Cat(msgspec.Struct, tag=True):
+    lives: int = 9
+
+
+class Dog(msgspec.Struct, tag=True):
+    name: str
+
+
+class Tree(msgspec.Struct):
+    children: list["Tree"] = []
+
+
+@dataclass
+class Branch:
+    twigs: list["Branch"] = field(default_factory=list["Branch"])
+
+
+UserId = NewType("UserId", int)
+
+KINDS: list[tuple[Any, Any, Any]] = [
+    (dt.datetime, "2026-01-02T03:04:05Z", dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)),
+    (dt.date, "2026-01-02", dt.date(2026, 1, 2)),
+    (dt.time, "03:04:05", dt.time(3, 4, 5)),
+    (dt.timedelta, "P1D", dt.timedelta(days=1)),
+    (Decimal, "1.50", Decimal("1.50")),
+    (uuid.UUID, "12345678123456781234567812345678", uuid.UUID("12345678123456781234567812345678")),
+    (bytes, "aGk=", b"hi"),
+    (bytearray, "aGk=", bytearray(b"hi")),
+    (Access, 2, Access.WRITE),
+    (Level, 1, Level.LOW),
+    (Pair, [1], Pair(1)),
+    (Options, {"a": 1}, {"a": 1}),
+    (Box[int], {"value": 1}, Box(1)),
+    (Box[list[Cat]], {"value": [{"type": "Cat"}]}, Box([Cat()])),
+    (Cat | Dog, {"type": "Dog", "name": "Rex"}, Dog("Rex")),
+    (Tree, {"children": [{}]}, Tree([Tree()])),
+    (Branch, {"twigs": [{}]}, Branch([Branch()])),
+    (Literal["a", 1] | None, 1, 1),
+    (UserId, 3, 3),
+    (set[int], [1, 1], {1}),
+    (frozenset[str], ["a"], frozenset(["a"])),
+    (tuple[int, str], [1, "a"], (1, "a")),
+    (tuple[int, ...], [1, 2], (1, 2)),
+    (dict[int, Point], {"1": {"x": 2}}, {1: Point(2)}),
+    (int | str | None, None, None),
+    (int, 10**30, 10**30),
+]
+
+
+@pytest.mark.parametrize(("annotation", "given", "value"), KINDS, ids=lambda v: str(v)[:30])
+def test_each_type_that_msgspec_knows_is_described_and_read(annotation: Any, given: Any, value: Any) -> None:
+    def f(a: Any): ...
+
+    f.__annotations__["a"] = annotation
+    made = Tool(f)
+    assert made.parameters["required"] == ["a"]
+    for text in (json.dumps({"a": given}), json.dumps(json.dumps({"a": given}))):
+        found = keywords(made, text)["a"]
+        assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        (Callable[[int], int], "Callable.* is not supported"),
+        (complex, "complex.* is not supported"),
+        (Point | Order, "all Struct types must be tagged|more than one"),
+        (Annotated[str, msgspec.Meta(ge=3)], "Can only set `ge` on a numeric type"),
+    ],
+)
+def test_what_has_no_schema_is_refused_in_a_line_that_says_why(annotation: Any, why: str) -> None:
+    def f(a: Any): ...
+
+    f.__annotations__["a"] = annotation
+    with pytest.raises(ConfigError, match=rf"^tool 'f', parameter 'a': its type has no JSON schema: .*({why}).*$"):
+        Tool(f)
+
+
+def test_typed_keywords_are_converted_and_the_wrong_ones_told() -> None:
+    def f(**scores: int): ...
+
+    assert keywords(Tool(f), '{"a": "1", "b": 2}') == {"a": 1, "b": 2}
+    assert "Expected `int`, got `str`" in refusal(Tool(f), '{"a": "one"}')
+
+
+def test_keywords_unpacked_from_a_typed_dict_are_parameters_of_their_own() -> None:
+    class More(TypedDict):
+        a: int
+        b: NotRequired[Annotated[str, "a text"]]
+
+    def f(**more: Unpack[More]): ...
+
+    made = Tool(f)
+    assert properties(made) == {"a": {"type": "integer"}, "b": {"type": "string", "description": "a text"}}
+    assert required(made) == ["a"]
+    assert keywords(made, '{"a": 1}') == {"a": 1}
+    assert keywords(made, '{"a": 1, "b": null}') == {"a": 1}
+    assert "unknown argument 'c'" in refusal(made, '{"a": 1, "c": 2}')
+
+
+def test_keywords_unpacked_behind_postponed_annotations_are_required_or_not_as_they_say() -> None:
+    names = loaded(
+        "from __future__ import annotations\n"
+        "from typing import NotRequired, Required, TypedDict, Unpack\n"
+        "from agentgraph.nodes import tool\n"
+        "class All(TypedDict):\n"
+        "    a: int\n"
+        "    b: NotRequired[str]\n"
+        "class Some(TypedDict, total=False):\n"
+        "    a: Required[int]\n"
+        "    b: str\n"
+        "@tool\n"
+        "def f(**more: Unpack[All]): ...\n"
+        "@tool\n"
+        "def g(**more: Unpack[Some]): ...\n"
+    )
+    for made in (names["f"], names["g"]):
+        assert (list(properties(made)), required(made)) == (["a", "b"], ["a"])
+
+
+def test_keywords_whose_type_cannot_be_described_or_found_are_refused() -> None:
+    names = loaded(
+        "from __future__ import annotations\n"
+        "from typing import TypedDict, Unpack\n"
+        "class Lost(TypedDict):\n"
+        "    a: Nowhere\n"
+        "def f(**more: Unpack[Lost]): ...\n"
+        "def g(**more: complex): ...\n"
+    )
+    with pytest.raises(ConfigError, match=r"tool 'f', parameter 'more': its type cannot be resolved: .*Nowhere"):
+        Tool(names["f"])
+    with pytest.raises(ConfigError, match=r"tool 'g', parameter 'more': its type <class 'complex'> has no JSON schema"):
+        Tool(names["g"])
 
 
 @pytest.mark.case("H3")
@@ -541,6 +736,51 @@ def test_what_a_partial_has_fixed_is_hidden_and_cannot_be_given() -> None:
     assert "unknown argument 'key'" in refusal(made, '{"query": "q", "key": "forged"}')
 
 
+def test_what_a_partial_has_fixed_by_position_is_hidden_too() -> None:
+    def search(key: str, query: str, limit: int = 5) -> str:
+        return f"{key} {query} {limit}"
+
+    made = Tool(functools.partial(functools.partial(search, "secret"), limit=1))
+    assert list(properties(made)) == ["query"]
+    assert made(**keywords(made, '{"query": "q"}')) == "secret q 1"
+    assert "unknown argument 'key'" in refusal(made, '{"query": "q", "key": "forged"}')
+
+
+def test_a_wrapper_that_passes_on_its_parameters_by_type_is_read_as_what_it_wraps() -> None:
+    def timed(fn: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(fn)
+        def inner(*args: P.args, **kwargs: P.kwargs) -> T:
+            return fn(*args, **kwargs)
+
+        return inner
+
+    @tool
+    @timed
+    @functools.lru_cache
+    def twice_as(a: int, ctx: ToolContext | None = None) -> int:
+        return 2 * a
+
+    assert (list(properties(twice_as)), twice_as.context_name) == (["a"], "ctx")
+    assert twice_as(**keywords(twice_as, '{"a": 4}')) == 8
+
+
+def test_a_class_method_is_refused_where_it_does_not_have_its_class_yet() -> None:
+    told = r"(shout|whisper) is a class method: make the tool below the class, of Class.method"
+    with pytest.raises(ConfigError, match=told):
+
+        class Loud:  # pyright: ignore[reportUnusedClass]
+            @classmethod
+            @cast("Any", tool)
+            def shout(cls, a: int): ...
+
+    with pytest.raises(ConfigError, match=told):
+
+        class Low:  # pyright: ignore[reportUnusedClass]
+            @cast("Any", tool)
+            @classmethod
+            def whisper(cls, a: int): ...
+
+
 @pytest.mark.case("H11")
 def test_wrapped_functions_are_read_as_what_they_wrap() -> None:
     def noted(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -667,6 +907,7 @@ def test_null_for_what_has_a_default_leaves_it_to_the_function() -> None:
         ('"x"', "not valid JSON", "invalid"),
         (json.dumps(GIVEN | {"n": float("nan")}), "`$.n`", "expected a finite number"),
         (json.dumps(GIVEN | {"opts": {"k": float("inf")}}), "`$.opts.k`", "expected a finite number"),
+        (json.dumps(GIVEN | {"n": "x"}).replace('"x"', "1e999"), "`$.n`", "expected a finite number, got Infinity"),
         (json.dumps(GIVEN | {"n": "seven"}), "`$.n`", "Expected `int`"),
         (json.dumps(GIVEN | {"tags": "[1"}), "`$.tags`", "Expected `array`"),
         (json.dumps(GIVEN | {"tags": [1]}), "`$.tags[0]`", "Expected `str`"),
@@ -679,6 +920,53 @@ def test_what_cannot_be_mended_is_told_with_path_and_expectation(arguments: str,
     assert path in answer
     assert expectation in answer
     assert "'slips'" in answer
+
+
+@pytest.mark.case("H14")
+def test_a_text_that_python_reads_as_no_number_is_none() -> None:
+    def f(a: float, b: list[float] = []): ...  # noqa: B006
+
+    for slip, place in (({"a": "nan"}, "a"), ({"a": "1", "b": ["2", "-inf"]}, "b[1]"), ({"a": float("nan")}, "a")):
+        answer = refusal(Tool(f), slip)
+        assert "expected a finite number, got" in answer
+        assert f"at `$.{place}`" in answer
+
+
+def test_null_for_an_optional_field_of_an_object_is_as_if_it_were_not_given() -> None:
+    def f(
+        points: list[Point], pet: Cat | Dog, either: list[list[Point] | str], by_name: dict[str, Point] | None = None
+    ): ...
+
+    slip: dict[str, Any] = {
+        "points": [{"x": "1", "y": None}],
+        "pet": {"type": "Cat", "lives": None},
+        "by_name": {"a": {"x": 2, "y": None}},
+        "either": [[{"x": 3, "y": None}], "a"],
+    }
+    expected = {"points": [Point(1)], "pet": Cat(), "by_name": {"a": Point(2)}, "either": [[Point(3)], "a"]}
+    assert keywords(Tool(f), json.dumps(slip)) == expected
+    slip["points"][0]["x"] = None
+    assert "Expected `int`, got `null` - at `$.points[0].x`" in refusal(Tool(f), json.dumps(slip))
+
+
+def test_what_nests_too_deep_is_told_like_any_other_wrong_text() -> None:
+    def f(a: list[Any]): ...
+
+    for text in ("[" * 100_000, '{"a": ' * 100_000):
+        assert "not valid JSON: maximum recursion depth exceeded" in refusal(Tool(f), text)
+    assert "Expected `array`, got `str` - at `$.a`" in refusal(Tool(f), json.dumps({"a": "[" * 100_000}))
+
+
+def test_an_error_in_a_types_own_code_is_told_to_the_model() -> None:
+    class Even(msgspec.Struct):
+        n: int
+
+        def __post_init__(self) -> None:
+            raise KeyError(self.n)
+
+    def f(a: Even): ...
+
+    assert refusal(Tool(f), '{"a": {"n": 3}}') == "invalid arguments for tool 'f': KeyError: 3"
 
 
 def test_a_text_within_bounds_is_not_taken_for_a_container() -> None:
@@ -756,3 +1044,320 @@ def test_any_text_gives_arguments_or_an_answer(text: str) -> None:
         assert isinstance(keywords(Tool(f), text), dict)
     except ArgumentsError as error:
         str(error).encode()
+
+
+# -- pydantic
+
+
+class Item(pydantic.BaseModel):
+    """A thing to buy."""
+
+    name: str
+    price: Annotated[float, pydantic.Field(gt=0)]
+    color: Color = Color.RED
+    parts: list["Item"] = []
+    count: int = 1
+
+    @pydantic.field_validator("name")
+    @classmethod
+    def has_letters(cls, name: str) -> str:
+        if not name.isalpha():
+            raise ValueError("a name has letters only")
+        return name
+
+
+@pydantic.dataclasses.dataclass
+class Size:
+    width: int
+    height: pydantic.PositiveInt = 1
+
+
+@dataclass
+class Basket:
+    item: Item
+    note: str = ""
+
+
+class Cow(pydantic.BaseModel):
+    kind: Literal["cow"]
+    milk: int = 0
+
+
+class Hen(pydantic.BaseModel):
+    kind: Literal["hen"]
+    eggs: int = 0
+
+
+Text = pydantic.RootModel[str]
+EGG = {"name": "egg", "price": 1.5}
+AN_EGG = Item(name="egg", price=1.5)
+
+
+def of_type(annotation: Any, *default: Any, **options: Any) -> Tool:
+    def f(a: Any): ...
+
+    f.__annotations__["a"] = annotation
+    f.__defaults__ = default
+    return Tool(f, **options)
+
+
+FARM = Annotated[Cow | Hen, pydantic.Field(discriminator="kind")]
+AT_LEAST_ONE = Annotated[int, pydantic.Field(ge=1)]
+READ: list[tuple[Any, Any, Any]] = [
+    (Item, EGG, AN_EGG),
+    (Item, EGG | {"price": "1.5"}, AN_EGG),
+    (Item, json.dumps(EGG), AN_EGG),
+    (Item, EGG | {"count": None, "parts": [EGG | {"color": None}]}, AN_EGG.model_copy(update={"parts": [AN_EGG]})),
+    (list[Item], [EGG], [AN_EGG]),
+    (list[Item], json.dumps([EGG]), [AN_EGG]),
+    (Item | None, EGG, AN_EGG),
+    (Item | None, None, None),
+    (Item | None, "null", None),
+    (dict[str, Item], {"e": EGG}, {"e": AN_EGG}),
+    (Basket, {"item": EGG, "note": None}, Basket(AN_EGG)),
+    (Size, {"width": "2"}, Size(2)),
+    (FARM, {"kind": "hen", "eggs": None}, Hen(kind="hen")),
+    (list[Cow | Hen], [{"kind": "hen", "eggs": None}], [Hen(kind="hen")]),
+    (AT_LEAST_ONE, "7", 7),
+    (Union[AT_LEAST_ONE, None], "null", None),
+    (Text, "[1]", Text("[1]")),
+    (pydantic.RootModel[list[int]], "[1]", pydantic.RootModel[list[int]]([1])),
+]
+
+
+@pytest.mark.parametrize(("annotation", "given", "value"), READ, ids=str)
+@pytest.mark.parametrize("form", ["text", "object", "encoded twice"])
+def test_pydantic_types_are_read_by_pydantic_and_slips_are_mended(
+    annotation: Any, given: Any, value: Any, form: str
+) -> None:
+    text = json.dumps({"a": given})
+    arguments = {"text": text, "object": {"a": given}, "encoded twice": json.dumps(text)}[form]
+    assert keywords(of_type(annotation), arguments) == {"a": value}
+
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (Item, {"name": "egg"}, "Field required - at `$.a.price`"),
+    (Item, None, "Input should be an object - at `$.a`"),
+    (
+        list[Item],
+        [EGG, {"name": "3", "price": 0}],
+        "Value error, a name has letters only - at `$.a[1].name`; Input should be greater than 0 - at `$.a[1].price`",
+    ),
+    (dict[str, Item], {"e": EGG | {"count": "x"}}, "unable to parse string as an integer - at `$.a.e.count`"),
+    (Item | None, EGG | {"price": -1}, "Input should be greater than 0 - at `$.a.price`"),
+    (Basket, {"item": EGG | {"parts": [{}]}}, "Field required - at `$.a.item.parts[0].name`"),
+    (Size, {"width": 1, "height": 0}, "Input should be greater than 0 - at `$.a.height`"),
+    (AT_LEAST_ONE, 0, "Input should be greater than or equal to 1 - at `$.a`"),
+    (list[Cow | Hen], [{"kind": "hen", "eggs": "x"}], "as an integer - at `$.a[0].eggs`"),
+    (FARM, {"kind": "ox"}, "expected tags: 'cow', 'hen'"),
+    (Item, EGG | {"price": float("nan")}, "expected a finite number, got NaN - at `$.a.price`"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "given", "told"), REFUSED, ids=str)
+def test_what_pydantic_refuses_is_told_with_its_path(annotation: Any, given: Any, told: str) -> None:
+    answer = refusal(of_type(annotation), json.dumps({"a": given}))
+    assert answer.startswith("invalid arguments for tool 'f': ")
+    assert told in answer
+    assert "pydantic" not in answer
+
+
+def test_faults_of_several_pydantic_parameters_are_told_at_once() -> None:
+    def f(a: Item, b: Size, c: int): ...
+
+    answer = refusal(Tool(f), '{"a": {"name": "x"}, "b": {}, "c": 1}')
+    assert answer.endswith("Field required - at `$.a.price`; Field required - at `$.b.width`")
+    assert "'a', 'b', 'c' missing" in refusal(Tool(f), "{}")
+    assert "unknown argument 'd'" in refusal(Tool(f), '{"a": {}, "b": {}, "c": 1, "d": 2}')
+
+
+def test_the_schemas_of_pydantic_stand_in_place_with_enums_inline() -> None:
+    def f(a: Item, b: Annotated[int, pydantic.Field(ge=1, description="how many")] = 2): ...
+
+    made = Tool(f)
+    assert properties(made) == {
+        "a": {"$ref": "#/$defs/Item"},
+        "b": {"type": "integer", "minimum": 1, "description": "how many", "default": 2},
+    }
+    assert required(made) == ["a"]
+    item = made.parameters["$defs"]["Item"]
+    assert item["description"] == "A thing to buy."
+    assert item["properties"]["parts"]["items"] == {"$ref": "#/$defs/Item"}
+    assert item["properties"]["color"] == {"enum": ["red", "blue"], "type": "string", "default": "red"}
+
+
+def test_texts_and_defaults_of_pydantic_parameters_stand_in_the_schema() -> None:
+    def f(a: Annotated[Item, "what"], b: Item = AN_EGG, c: Item | None = None):
+        """Buy.
+
+        Args:
+            b: what else
+        """
+
+    found = properties(Tool(f))
+    assert found["a"] == {"$ref": "#/$defs/Item", "description": "what"}
+    assert found["b"]["description"] == "what else"
+    assert found["b"]["default"] == {"name": "egg", "price": 1.5, "color": "red", "parts": [], "count": 1}
+    assert found["c"]["default"] is None
+    assert keywords(Tool(f), json.dumps({"a": EGG, "b": None})) == {"a": AN_EGG}
+
+
+def test_types_of_one_name_in_pydantic_and_msgspec_get_two_names() -> None:
+    class Mine:
+        class Item(msgspec.Struct):
+            z: int
+
+        class Cow(msgspec.Struct):
+            moo: int
+
+    def f(a: Item, b: Mine.Item, c: Annotated[Cow | Hen, pydantic.Field(discriminator="kind")], d: Mine.Cow): ...
+
+    made = Tool(f)
+    names = {name: schema.get("$ref") for name, schema in properties(made).items()}
+    assert names == {"a": "#/$defs/Item_2", "b": "#/$defs/Item", "c": None, "d": "#/$defs/Cow"}
+    definitions = made.parameters["$defs"]
+    assert definitions.keys() == {"Item", "Item_2", "Cow", "Cow_2", "Hen"}
+    assert definitions["Item_2"]["properties"]["parts"]["items"] == {"$ref": "#/$defs/Item_2"}
+    assert properties(made)["c"]["discriminator"]["mapping"]["cow"] == "#/$defs/Cow_2"
+    assert list(definitions["Cow"]["properties"]) == ["moo"]
+
+
+def test_pydantic_parameters_may_stand_anywhere_in_the_signature() -> None:
+    def f(a: Item, b: int = 5, /, *, ctx: ToolContext, c: Item | None = None, **more: Any) -> Any:
+        return a, b, c, more
+
+    made = Tool(f)
+    positional, by_name = made.arguments(json.dumps({"a": EGG, "c": EGG, "d": 1}))
+    assert f(*positional, ctx=cast("Any", None), **by_name) == (AN_EGG, 5, AN_EGG, {"d": 1})
+
+
+def test_a_pydantic_model_is_found_behind_postponed_annotations_and_may_come_later() -> None:
+    names = loaded(
+        "from __future__ import annotations\n"
+        "from pydantic import BaseModel\n"
+        "from agentgraph.nodes import tool\n"
+        "@tool\n"
+        "def f(a: list[Later]): ...\n"
+        "class Later(BaseModel):\n"
+        "    n: int\n"
+    )
+    assert keywords(names["f"], '{"a": [{"n": 1}]}') == {"a": [names["Later"](n=1)]}
+
+
+def test_an_error_in_a_validator_is_told_to_the_model() -> None:
+    class Broken(pydantic.BaseModel):
+        n: int
+
+        @pydantic.field_validator("n")
+        @classmethod
+        def breaks(cls, n: int) -> int:
+            raise AttributeError(f"it broke at {n}")
+
+    answer = refusal(of_type(Broken), '{"a": {"n": 1}}')
+    assert answer == "invalid arguments for tool 'f': AttributeError: it broke at 1"
+
+
+class Unfinished(pydantic.BaseModel):
+    other: "Nowhere"  # pyright: ignore[reportUndefinedVariable]  # noqa: F821
+
+
+class WithModel(msgspec.Struct):
+    item: Item
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        (Unfinished, "not fully defined"),
+        (tuple[Item, Point], "Unable to generate pydantic-core schema for .*Point"),
+        (WithModel, "Item.* is not supported"),
+        (Annotated[list[Item], msgspec.Meta(min_length=1)], "say it by pydantic.Field"),
+    ],
+    ids=str,
+)
+def test_what_pydantic_cannot_describe_is_refused_naming_the_parameter(annotation: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^tool 'f', parameter 'a': its type has no JSON schema: .*{why}.*$"):
+        of_type(annotation)
+
+
+def test_a_field_in_the_place_of_a_default_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tool 'f', parameter 'a': a Field is no default; write Annotated"):
+        of_type(int, pydantic.Field(3, ge=1))
+
+
+def test_pydantic_is_not_loaded_for_tools_that_have_nothing_of_it() -> None:
+    code = """
+import sys
+from agentgraph.nodes import tool
+@tool(strict=True)
+def f(a: int, b: list[str] | None = None): ...
+assert f.arguments('{"a": "1"}') == ([], {"a": 1})
+assert "pydantic" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_bounds_that_only_pydantic_reads_are_refused_where_it_is_not_loaded() -> None:
+    code = """
+import sys
+from typing import Annotated
+import annotated_types
+from agentgraph import ConfigError
+from agentgraph.nodes import tool
+try:
+    @tool
+    def f(a: Annotated[int, annotated_types.Ge(1)]): ...
+except ConfigError as error:
+    assert "tool 'f', parameter 'a': its type has no JSON schema: pydantic, which reads" in str(error)
+else:
+    raise AssertionError
+assert "pydantic" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# -- strict
+
+
+OPEN = [Pair, tuple[int, str], dict[int, Point], dict[str, Item]]
+
+
+@pytest.mark.parametrize("annotation", [kind for kind, *_ in (*KINDS, *READ)], ids=lambda v: str(v)[:40])
+def test_all_types_but_the_open_ones_can_be_strict(annotation: Any) -> None:
+    if annotation in OPEN:
+        with pytest.raises(ConfigError, match="tool 'f', parameter 'a': cannot be strict"):
+            of_type(annotation, strict=True)
+        return
+    schema = strict_for_openai(of_type(annotation, None, strict=True).parameters)
+    assert is_strict(schema)
+    assert schema["required"] == ["a"]
+    assert "null" in kinds(schema["properties"]["a"], schema.get("$defs", {}))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        (dict[str, int], "'a': cannot be strict: it takes an object with any keys$"),
+        (Any, "'a': cannot be strict: it takes any value$"),
+        (list[tuple[int, str]], "'a': cannot be strict: .* items each have a type of their own$"),
+        (list[Box[dict[str, int]]], "'a': cannot be strict: it takes an object with any keys - at `\\$.a.value`$"),
+        (pydantic.JsonValue, "'a': cannot be strict: it takes any value$"),
+    ],
+    ids=str,
+)
+def test_a_parameter_that_no_provider_takes_strictly_is_refused_at_definition(annotation: Any, why: str) -> None:
+    of_type(annotation)
+    with pytest.raises(ConfigError, match=f"^tool 'f', parameter {why}"):
+        of_type(annotation, strict=True)
+
+
+def test_a_strict_type_that_comes_later_is_checked_when_it_is_there() -> None:
+    names = loaded(
+        "from __future__ import annotations\n"
+        "from agentgraph.nodes import tool\n"
+        "@tool(strict=True)\n"
+        "def f(a: Later): ...\n"
+        "Later = dict\n"
+    )
+    with pytest.raises(ConfigError, match="tool 'f', parameter 'a': cannot be strict"):
+        _ = names["f"].spec
