@@ -1,24 +1,30 @@
 """An asyncio-native graph engine with pluggable nodes for LLM agents."""
 
-from agentgraph.compiled import CompiledGraph, RunResult, RunStream
+from agentgraph.compiled import Checkpoint, CompiledGraph, Resumed, RunResult, RunStream, ThreadState
 from agentgraph.config import Retry, RunConfig
 from agentgraph.context import CancellationToken, Interrupt, RunContext
 from agentgraph.errors import (
     AgentGraphError,
+    CheckpointError,
+    CodecError,
     ConfigError,
     ConflictError,
+    FencedError,
     GraphError,
     InPlaceChangeError,
     InputError,
     NodeTimeoutError,
     RecursionLimitError,
+    ResumeError,
     RoutingError,
     RunEndedError,
     RunNote,
     RunTimeoutError,
+    StoreError,
     StrategyError,
     StrayCancelError,
     SyncInLoopError,
+    ThreadBusyError,
     UpdateError,
 )
 from agentgraph.graph import StateGraph
@@ -29,10 +35,14 @@ __all__ = [
     "START",
     "AgentGraphError",
     "CancellationToken",
+    "Checkpoint",
+    "CheckpointError",
+    "CodecError",
     "Command",
     "CompiledGraph",
     "ConfigError",
     "ConflictError",
+    "FencedError",
     "GraphError",
     "InPlaceChangeError",
     "InputError",
@@ -40,6 +50,8 @@ __all__ = [
     "Node",
     "NodeTimeoutError",
     "RecursionLimitError",
+    "ResumeError",
+    "Resumed",
     "Retry",
     "RoutingError",
     "RunConfig",
@@ -51,9 +63,12 @@ __all__ = [
     "RunTimeoutError",
     "Send",
     "StateGraph",
+    "StoreError",
     "StrategyError",
     "StrayCancelError",
     "SyncInLoopError",
+    "ThreadBusyError",
+    "ThreadState",
     "UpdateError",
     "Updates",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
-from agentgraph.errors import ConfigError
+from agentgraph.errors import ConfigError, listed
 
 __all__ = ["Retry", "RunConfig", "positive"]
 
@@ -49,6 +49,12 @@ class RunConfig(msgspec.Struct, frozen=True):
     """The caller's own; nodes read it. `metadata["stream"] = False` turns streaming of models off."""
     run_id: str | None = None
     """The run's id; made at random where None."""
+    checkpoint_id: str | None = None
+    """Of a thread: where to go on from instead of its end. A new line of the thread begins there."""
+    durability: Literal["sync", "async", "exit"] = "async"
+    """When what a run has done is stored: before it goes on, behind its back and in order, or at its end only."""
+    if_busy: Literal["wait", "refuse"] = "wait"
+    """What to do while another run is on the thread: wait for its end, or raise `ThreadBusyError`."""
 
     def __post_init__(self) -> None:
         positive("RunConfig(recursion_limit=...)", self.recursion_limit, whole=True, needed=True)
@@ -56,6 +62,13 @@ class RunConfig(msgspec.Struct, frozen=True):
         positive("RunConfig(timeout=...)", self.timeout)
         _text("RunConfig(thread_id=...)", self.thread_id)
         _text("RunConfig(run_id=...)", self.run_id)
+        _text("RunConfig(checkpoint_id=...)", self.checkpoint_id)
+        for name, value, known in (
+            ("durability", self.durability, ("sync", "async", "exit")),
+            ("if_busy", self.if_busy, ("wait", "refuse")),
+        ):
+            if value not in known:
+                raise ConfigError(f"RunConfig({name}=...) must be one of {listed(known)}; found {value!r}")
         tags: Any = self.tags
         if not isinstance(tags, (tuple, list)) or not all(isinstance(t, str) for t in cast("list[Any]", tags)):
             raise ConfigError(f"RunConfig(tags=...) must be several texts, such as ('nightly',); found {tags!r:.80}")

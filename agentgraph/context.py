@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import msgspec
@@ -15,6 +16,7 @@ from agentgraph import events
 from agentgraph.config import RunConfig
 from agentgraph.errors import RunEndedError
 from agentgraph.messages import Usage
+from agentgraph.strategies import UNSET
 from agentgraph.threads import call_in_loop, in_loop_thread
 
 __all__ = ["CancellationToken", "Interrupt", "Interrupted", "RunContext"]
@@ -125,12 +127,16 @@ class _Remove:
         return True
 
 
-class Interrupt(msgspec.Struct, frozen=True):
-    """A question that a run waits for. `node` is the path of the node that asks."""
+class Interrupt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A question that a run waits for. `node` is the path of the node that asks.
+
+    `error` says what was wrong with the answer that it was given, where it has to be answered again.
+    """
 
     id: str
     value: Any
     node: tuple[str, ...]
+    error: str = ""
 
 
 class Interrupted(BaseException):
@@ -153,6 +159,33 @@ class EventSink(Protocol):
 
     def put_then(self, event: Any, path: tuple[str, ...], done: Callable[[], None]) -> None:
         """Take the event, and call `done` as soon as there was room."""
+        ...
+
+
+class Recorder(Protocol):
+    """What keeps what the step under way has done, for a run that can be continued."""
+
+    def get(self, key: str) -> Any:
+        """What is recorded under this key; `UNSET` where nothing is."""
+        ...
+
+    async def put(self, key: str, value: Any, where: str) -> None:
+        """Record a value. Raises `CodecError` naming `where` for one that cannot be stored."""
+        ...
+
+    def ask(self, address: str, value: Any, before: list[bytes]) -> tuple[str, Any]:
+        """The id of a question from this address, and its answer: `UNSET` where there is none yet.
+
+        `before` is what this attempt has asked already, and gets this one added.
+        """
+        ...
+
+    def refuse(self, id: str) -> None:
+        """Forget an answer that does not do."""
+        ...
+
+    def waiting(self, place: str) -> tuple[Interrupt, ...]:
+        """The open questions of whoever is at this place."""
         ...
 
 
@@ -180,7 +213,7 @@ TURN = _Turn()
 class Shared:
     """What one run and all its subgraphs have in common. Owned by the engine."""
 
-    __slots__ = ("config", "context", "last", "loop", "permits", "run_id", "sink", "steps", "usage")
+    __slots__ = ("config", "context", "journal", "loop", "permits", "run_id", "sink", "steps", "usage")
 
     def __init__(
         self, config: RunConfig, context: Any, loop: asyncio.AbstractEventLoop, run_id: str, sink: EventSink | None
@@ -195,6 +228,7 @@ class Shared:
         )
         self.steps: int = 0
         self.usage: Usage | None = None
+        self.journal: Recorder | None = None
 
 
 class GraphRun(Protocol):
@@ -209,6 +243,10 @@ class GraphRun(Protocol):
 
     def cancellation(self) -> CancellationToken:
         """The graph run's own token."""
+        ...
+
+    def place(self) -> str:
+        """Where in the whole run this graph runs; "" for the outermost."""
         ...
 
 
@@ -232,6 +270,17 @@ class Permit(Protocol):
         ...
 
 
+class Done:
+    """What one attempt has asked, and which graphs it has run: a run that can be continued must tell these apart."""
+
+    __slots__ = ("asked", "graphs", "running")
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.graphs = 0
+        self.running = False
+
+
 class RunContext(Generic[C]):
     """What a node that takes `(state, run)` gets: its run, as seen from this one attempt.
 
@@ -240,7 +289,8 @@ class RunContext(Generic[C]):
     """
 
     __slots__ = (
-        "_closed", "_graph", "_parts", "_permit", "_pulse", "_task", "_token", "_whole", "attempt", "path", "step",
+        "_closed", "_done", "_graph", "_parts", "_permit", "_pulse", "_task", "_token", "_whole", "attempt", "path",
+        "step",
     )  # fmt: skip
 
     def __init__(
@@ -267,6 +317,7 @@ class RunContext(Generic[C]):
         self._closed: str | None = None
         self._whole: RunContext[C] | None = None
         self._parts: tuple[str, ...] = ()
+        self._done: Done | None = None
 
     def part(self, name: str) -> RunContext[C]:
         """A context of its own for a part of this attempt's work, such as one tool call.
@@ -387,39 +438,108 @@ class RunContext(Generic[C]):
         call_in_loop(shared.loop, put)
         return READY
 
-    def interrupt(self, value: Any) -> Any:
-        """Ask something from outside and end this attempt; the run ends with status "interrupted".
+    def interrupt(self, value: Any, *, schema: Any = None) -> Any:
+        """Ask something from outside, and return the answer, once there is one.
 
-        What is raised for it, `Interrupted`, passes through `except Exception`. Siblings of the same step
-        finish first. `value` is what is shown to whoever answers.
+        Without an answer this attempt ends, and the run with status "interrupted"; siblings of the same step finish
+        first. What is raised for it, `Interrupted`, passes through `except Exception`. `value` is what is shown to
+        whoever answers. When `Command(resume={id: answer})` has brought the answer, the node runs again from its
+        beginning and gets it here: what must not be done twice belongs into `once`. Asking something else than before
+        is another question. With `schema`, a type that msgspec knows, the answer is converted to it; one that does not
+        fit is asked for again, and `Interrupt.error` says why.
         """
         self.check_open("asks something")
-        raise Interrupted((Interrupt(id=self._asker(), value=value, node=self.path),))
+        journal = self._graph.shared.journal
+        if journal is None:
+            raise Interrupted((Interrupt(id=self.place, value=value, node=self.path),))
+        id, answer = journal.ask(self.address, value, self.done.asked)
+        if answer is UNSET:
+            raise Interrupted((Interrupt(id=id, value=value, node=self.path),))
+        if schema is None:
+            return answer
+        try:
+            return msgspec.convert(answer, schema)
+        except msgspec.ValidationError as error:
+            journal.refuse(id)
+            raise Interrupted((Interrupt(id=id, value=value, node=self.path, error=str(error)),)) from None
 
-    def _asker(self) -> str:
-        """Who asks, told apart from all others of this run: each node on the way, which of its Sends, which part."""
-        levels: list[str] = []
+    @property
+    def done(self) -> Done:
+        """The engine's: what this attempt has done so far that its records depend on."""
+        if self._done is None:
+            self._done = Done()
+        return self._done
+
+    @property
+    def place(self) -> str:
+        """Where in the run this is, told apart from all else: each node on the way, which of its Sends, which part."""
+        over = self._graph.place()
+        task = f"#{self._task}" if self._task else ""
+        own = escaped(self.path[-1]) + task + "".join(f":{escaped(part)}" for part in self._parts)
+        return f"{over}/{own}" if over else own
+
+    @property
+    def address(self) -> str:
+        """The place with the step of each graph on the way, the innermost first: a loop comes to no address twice."""
+        steps: list[str] = []
         run: RunContext[Any] | None = self
         while run is not None:
-            task = f"#{run._task}" if run._task else ""
-            levels.append(_escaped(run.path[-1]) + task + "".join(f":{_escaped(part)}" for part in run._parts))
+            steps.append(str(run.step))
             run = run._graph.parent
-        return "/".join(reversed(levels))
+        return f"{self.place}@{'.'.join(steps)}"
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what `once` records outlives this process: the run has a thread, and the graph a checkpointer."""
+        return self._graph.shared.journal is not None
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None]:
+        """A block in which this node waits for what another may have: it is not at work, as `max_concurrency` counts.
+
+        When the block is left it waits until it may work again.
+        """
+        if self._permit is None:
+            yield
+            return
+        await self._permit.lend()
+        try:
+            yield
+        finally:
+            await self._permit.reclaim()
+
+    def recorded(self, key: str) -> Any:
+        """What `once` has recorded under `key`, by this attempt or one before it; `UNSET` where nothing is."""
+        at = (self.path, self.step, self._task, self._parts, key)
+        if at in self._graph.records:
+            return self._graph.records[at]
+        journal = self._graph.shared.journal
+        return UNSET if journal is None else journal.get(f"{self.address}={key}")
+
+    def open_questions(self) -> tuple[Interrupt, ...]:
+        """What was asked here, in an earlier run on the thread, and has no answer yet."""
+        journal = self._graph.shared.journal
+        return () if journal is None else journal.waiting(self.place)
 
     async def once(self, key: str, fn: Callable[[], Awaitable[T] | T]) -> T:
         """Call `fn` and keep its result under `key` for this node and step; a further attempt gets it without a call.
 
-        `fn` may be sync (it then must not block) or async. A failed call is not kept.
+        So does another process that continues the run, where it has a thread and the graph a checkpointer: the result
+        is then stored before this returns (see `RunConfig.durability`). `fn` may be sync (it then must not block) or
+        async. A failed call is not kept. Raises `CodecError` for a result that cannot be stored.
         """
-        records = self._graph.records
-        at = (self.path, self.step, self._task, self._parts, key)
         self.check_open(f"runs {key!r}")
-        if at in records:
-            return records[at]
+        kept = self.recorded(key)
+        if kept is not UNSET:
+            return kept
         result = fn()
         value = await cast("Awaitable[T]", result) if inspect.isawaitable(result) else cast("T", result)
         self.check_open(f"records {key!r}")
-        records[at] = value
+        self._graph.records[self.path, self.step, self._task, self._parts, key] = value
+        journal = self._graph.shared.journal
+        if journal is not None:
+            where = f"the result of once({key!r}) in node {'/'.join(self.path)!r}"
+            await journal.put(f"{self.address}={key}", value, where)
         return value
 
     def _ended(self) -> str | None:
@@ -445,7 +565,10 @@ class RunContext(Generic[C]):
         return f"<RunContext {'/'.join(self.path)} step {self.step} attempt {self.attempt}{closed}>"
 
 
-def _escaped(name: str) -> str:
-    for sign in "%/:#":
+def escaped(name: str) -> str:
+    """A name as part of a `place`."""
+    if name.isalnum():
+        return name
+    for sign in "%/:#@=~":
         name = name.replace(sign, f"%{ord(sign):02X}")
     return name

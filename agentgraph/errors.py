@@ -192,6 +192,52 @@ class RunEndedError(AgentGraphError, RuntimeError):
     """Something outlived its run (a worker thread that was left behind) and tried to touch it."""
 
 
+class CheckpointError(AgentGraphError):
+    """Something about keeping runs went wrong. Its subclasses say what."""
+
+
+class StoreError(CheckpointError):
+    """The store failed: it is gone, full, locked, damaged, or of a version that this library does not know."""
+
+
+class FencedError(CheckpointError):
+    """Somebody else has claimed the thread since: what this writer wanted to write was refused.
+
+    `thread_id` is the thread's, `epoch` the writer's own.
+    """
+
+    def __init__(self, thread_id: str, epoch: int) -> None:
+        super().__init__(
+            f"thread {thread_id!r} has been claimed by somebody else since this run (epoch {epoch}) claimed it, and "
+            f"what this run wrote was refused; its lease had run out, as happens to a process that stood still"
+        )
+        self.thread_id = thread_id
+        self.epoch = epoch
+
+
+class ThreadBusyError(CheckpointError):
+    """Another run is on this thread, and this one was told not to wait for it. `thread_id` is the thread's."""
+
+    def __init__(self, thread_id: str, why: str = "") -> None:
+        super().__init__(
+            why
+            or f"thread {thread_id!r} has a run under way; wait for it by RunConfig(if_busy='wait'), or try again later"
+        )
+        self.thread_id = thread_id
+
+
+class CodecError(CheckpointError, TypeError):
+    """A value cannot be stored, or what was stored cannot be read. `path` says where it stands (`notes[2].when`)."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class ResumeError(CheckpointError, InputError):
+    """A thread cannot go on as it was told to: an unknown question, checkpoint or node, or nothing to go on with."""
+
+
 class RunNote(str):
     """The note on an exception that left a node: readable as text, and by code through its fields.
 

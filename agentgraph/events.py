@@ -15,6 +15,7 @@ import msgspec
 from agentgraph.messages import Usage, sound
 
 __all__ = [
+    "CheckpointWritten",
     "Custom",
     "Event",
     "HistoryRepaired",
@@ -50,7 +51,7 @@ class RunStarted(_Base, frozen=True, tag="run_started"):
 
 
 class RunFinished(_Base, frozen=True, tag="run_finished"):
-    """The run ended; always its last event. `status` is "done" or "interrupted"."""
+    """The run ended; always its last event. `status` is that of `RunResult`."""
 
     status: str
     steps: int
@@ -90,6 +91,13 @@ class StateUpdate(_Base, frozen=True, tag="state_update"):
     """A node's update, as it was merged. Values with no JSON form stand as their `repr`."""
 
     update: dict[str, Any]
+
+
+class CheckpointWritten(_Base, frozen=True, tag="checkpoint"):
+    """A step of the outermost graph is written to the thread, or on its way there (see `RunConfig.durability`)."""
+
+    checkpoint_id: str
+    step: int
 
 
 class ModelDelta(_Base, frozen=True, tag="model_delta"):
@@ -164,6 +172,7 @@ Event = Union[
     NodeStarted,
     NodeFinished,
     StateUpdate,
+    CheckpointWritten,
     ModelDelta,
     ToolStarted,
     ToolProgress,

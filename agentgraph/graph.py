@@ -6,10 +6,13 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from agentgraph._engine.checks import check
+from agentgraph._engine.journal import Keeper
 from agentgraph._engine.plan import Description, NodeSpec, Plan, RouterSpec, names_in
 from agentgraph._engine.schema import Schema
+from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.compiled import CompiledGraph
-from agentgraph.config import Retry
+from agentgraph.config import Retry, positive
 from agentgraph.context import RunContext
 from agentgraph.strategies import Strategy
 
@@ -117,14 +120,32 @@ class StateGraph(Generic[S]):
         self._said.routers.append(RouterSpec(source, router, targets))
         return self
 
-    def compile(self, *, name: str = "graph", debug: bool = False) -> CompiledGraph[S]:
+    def compile(
+        self,
+        *,
+        name: str = "graph",
+        debug: bool = False,
+        checkpointer: Checkpointer | None = None,
+        types: Iterable[type | StoredType[Any]] = (),
+        lease: float = 30.0,
+        interrupt_before: Sequence[str] = (),
+        interrupt_after: Sequence[str] = (),
+    ) -> CompiledGraph[S]:
         """Check the graph and make it ready to run; this builder may go on to change without touching it.
 
         `debug=True` finds nodes that change a value in place, and tells in the log of nodes that keep the event
-        loop from turning. Raises `GraphError` with all faults at once.
+        loop from turning. With a `checkpointer`, runs that have a `thread_id` are kept and can be continued; `types`
+        are what their states hold besides plain values, messages and what the state's annotations name; `lease` is
+        the seconds after which the thread of a process that has died is free. Of several graphs in one store each
+        needs a `name` of its own. `interrupt_before` and `interrupt_after` name nodes before and after which a run
+        stops, as if it had been asked something. Raises `GraphError` with all faults at once.
         """
-        check(self._said)
-        return CompiledGraph(Plan(self._said, name=name, debug=debug))
+        positive("compile(lease=...)", lease, needed=True)
+        stops = {"interrupt_before": names_in(interrupt_before), "interrupt_after": names_in(interrupt_after)}
+        check(self._said, stops)
+        plan = Plan(self._said, name=name, debug=debug, **stops)
+        keeper = None if checkpointer is None else Keeper(plan, checkpointer, types, lease)
+        return CompiledGraph(plan, keeper)
 
     def __repr__(self) -> str:
         return f"<StateGraph {getattr(self._state, '__name__', self._state)}: {[n.name for n in self._said.nodes]}>"

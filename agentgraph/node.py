@@ -12,6 +12,7 @@ import msgspec
 
 from agentgraph.context import RunContext
 from agentgraph.errors import InputError
+from agentgraph.strategies import UNSET
 
 __all__ = ["END", "START", "Command", "Node", "Send", "Updates", "as_mapping", "is_async"]
 
@@ -56,12 +57,15 @@ else:
 class Command(msgspec.Struct, Generic[G], frozen=True):
     """A node's update together with where to go: `goto` takes the place of the node's edges.
 
-    As a return annotation, `Command[Literal["a", "b"]]` declares where that may be.
+    As a return annotation, `Command[Literal["a", "b"]]` declares where that may be. As the input of a run,
+    `Command(resume=...)` answers what the thread's last run has asked.
     """
 
     update: Mapping[str, Any] | None = None
     goto: str | Send | Sequence[str | Send] | None = None
     """A name, END, a `Send`, or a sequence of these (empty: this branch ends). None: the node's edges hold."""
+    resume: Any = UNSET
+    """The answers by their questions' ids, all or some; or one bare answer (no dict) where one question is open."""
 
 
 class Updates(list[Mapping[str, Any]]):

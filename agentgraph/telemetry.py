@@ -1,8 +1,9 @@
 """Spans and metrics of OpenTelemetry, for an application that records them.
 
 The names are those of OpenTelemetry's semantic conventions for generative AI in their revision v1.41.0, the last that
-was published (open-telemetry/semantic-conventions). Their new home, open-telemetry/semantic-conventions-genai, has no
-release yet; it is about to rename both metrics.
+was published there (open-telemetry/semantic-conventions). Their new home, open-telemetry/semantic-conventions-genai,
+renames both metrics in its first release, v0.1.0, and brings one for tools. That of v1.41.0 needs a provider, and a
+tool has none: so tools are not measured.
 
 Rules of this file:
 - opentelemetry is loaded by the application that records, never by this file first. Where nobody records, `listeners`
@@ -33,6 +34,7 @@ from agentgraph.messages import (
     Part,
     SystemMessage,
     TextPart,
+    ToolCall,
     ToolResponseMessage,
     Usage,
     UserMessage,
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Histogram
     from opentelemetry.trace import Span, Tracer
 
-__all__ = ["Listeners", "Operation", "chat", "invoke_agent", "listeners"]
+__all__ = ["Listeners", "Operation", "chat", "execute_tool", "invoke_agent", "listeners"]
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 
@@ -151,15 +153,16 @@ class ToolTold(Protocol):
 
 
 class Operation:
-    """A block with a span round it. Made by `chat` and `invoke_agent`; `answered` tells what came of it.
+    """A block with a span round it. Made by `chat`, `invoke_agent` and `execute_tool`.
 
-    A block that is left by cancellation has the `error.type` "cancelled" and no exception; one that is left by an
-    error has that error's class, and the exception. What is neither, as a question to the caller, is no error.
+    `answered` or `returned` tells what came of it. A block that is left by cancellation has the `error.type`
+    "cancelled" and no exception; one that has `timed_out` has "timeout"; one that is left by an error has that error's
+    class, and the exception. What is neither, as a question to the caller, is no error.
     """
 
     __slots__ = (
         "_attributes", "_began", "_content", "_context", "_details", "_is_call", "_listeners", "_name", "_span",
-        "_token", "_usage",
+        "_timed_out", "_token", "_usage",
     )  # fmt: skip
 
     def __init__(
@@ -178,6 +181,7 @@ class Operation:
         self._details = details
         self._content = content
         self._is_call = is_call
+        self._timed_out = False
         self._usage: Usage | None = None
         self._span: Span | None = None
         self._context: Context | None = None
@@ -207,7 +211,7 @@ class Operation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         seconds = time.perf_counter() - self._began
-        failure = None if error is None else _error_type(error)
+        failure = "timeout" if self._timed_out else None if error is None else _error_type(error)
         if failure is not None:
             self._attributes["error.type"] = failure
         if self._is_call:
@@ -248,6 +252,16 @@ class Operation:
         if message is not None and _captures():
             told["gen_ai.output.messages"] = _as_json(messages_told([message], output=True))
         self._span.set_attributes({name: value for name, value in told.items() if value is not None})
+
+    def returned(self, content: str | Sequence[Part]) -> None:
+        """Tell what a tool answered."""
+        if self._span is not None and self._span.is_recording() and _captures():
+            result = _arguments(content) if isinstance(content, str) else [_part(part) for part in content]
+            self._span.set_attribute("gen_ai.tool.call.result", _as_json(result))
+
+    def timed_out(self) -> None:
+        """Tell that the error with which the block will be left is its time limit's."""
+        self._timed_out = True
 
     def _measure(self, seconds: float) -> None:
         attributes, tokens = self._attributes, self._listeners.tokens
@@ -322,6 +336,19 @@ def invoke_agent(
     return Operation(listeners, f"invoke_agent {agent}", attributes, details, content, is_call=False)
 
 
+def execute_tool(listeners: Listeners, *, tool: ToolTold, call: ToolCall) -> Operation:
+    """A call of a tool. `returned` gets its answer."""
+    attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": tool.name}
+    details = {"gen_ai.tool.type": "function", "gen_ai.tool.call.id": call.id}
+    if tool.description:
+        details["gen_ai.tool.description"] = tool.description
+
+    def content() -> dict[str, Any]:
+        return {"gen_ai.tool.call.arguments": _arguments(call.arguments)}
+
+    return Operation(listeners, f"execute_tool {tool.name}", attributes, details, content, is_call=False)
+
+
 def _common(operation: str, model: str, provider: str, base_url: str | None) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": operation,
@@ -360,7 +387,7 @@ def _mark(span: Span, error: BaseException, failure: str) -> None:
     from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415  # loaded already: there is a span
 
     span.set_attribute("error.type", failure)
-    if failure == "cancelled":
+    if failure in ("cancelled", "timeout"):
         span.set_status(Status(StatusCode.ERROR, failure))
     else:
         span.set_status(Status(StatusCode.ERROR, f"{failure}: {error}"))

@@ -119,11 +119,15 @@ _turns = _Turns()
 
 
 class ThreadCall:
-    """A blocking call under way. `running` tells whether its thread is still in it."""
+    """A blocking call under way. `running` tells whether its thread is still in it.
 
-    __slots__ = ("running",)
+    Without `in_turn` it does not wait for others to end: for one that has been let in by a limit of another kind.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_in_turn", "running")
+
+    def __init__(self, *, in_turn: bool = True) -> None:
+        self._in_turn = in_turn
         self.running = False
 
     async def run(self, fn: Callable[..., T], *args: Any) -> T:
@@ -132,7 +136,7 @@ class ThreadCall:
         After cancellation the thread is left behind and its result thrown away: look at `running`.
         """
         # a call from inside a worker (a node that runs a graph by itself) must not wait for those that wait for it
-        if getattr(_in_worker, "is_one", False):
+        if not self._in_turn or getattr(_in_worker, "is_one", False):
             return await self._run(fn, *args)
         await _turns.take()
         try:
@@ -142,12 +146,14 @@ class ThreadCall:
 
     async def _run(self, fn: Callable[..., T], *args: Any) -> T:
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+        done: asyncio.Future[None] = loop.create_future()
+        outcome: list[tuple[Any, BaseException | None]] = []
         context = contextvars.copy_context()
 
         def settle(result: Any, error: BaseException | None) -> None:
             if not done.done():  # else whoever waited has left
-                done.set_result((result, error))
+                outcome.append((result, error))
+                done.set_result(None)
 
         def job() -> None:
             result: Any = None
@@ -164,6 +170,7 @@ class ThreadCall:
                 loop.call_soon_threadsafe(settle, result, error)
             except RuntimeError:
                 pass  # the loop is closed: nobody waits any more
+            result = error = None  # else the error and this frame hold each other
 
         self.running: bool = True
         try:
@@ -173,12 +180,16 @@ class ThreadCall:
         _awaited.add(done)
         worker.jobs.put(job)
         try:
-            result, error = await done
+            await done
         finally:
             _awaited.discard(done)
-        if error is not None:
+        result, error = outcome.pop()
+        if error is None:
+            return result
+        try:
             raise error
-        return result
+        finally:
+            del error  # else it and this frame hold each other
 
 
 def in_loop_thread(loop: asyncio.AbstractEventLoop) -> bool:

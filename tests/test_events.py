@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from agentgraph import END, START, Command, Retry, RunConfig, RunContext, StateGraph
 from agentgraph.events import (
+    CheckpointWritten,
     Custom,
     Event,
     HistoryRepaired,
@@ -41,6 +42,7 @@ ONE_OF_EACH: list[tuple[str, Event]] = [
     ("node_started", NodeStarted(step=1, attempt=2)),
     ("node_finished", NodeFinished(step=1, error="ValueError: no")),
     ("state_update", StateUpdate(update={"k": [1]})),
+    ("checkpoint", CheckpointWritten(checkpoint_id="0.2", step=1)),
     ("model_delta", ModelDelta(message_id="m", index=0, call_id="c", name="f", arguments="{")),
     ("tool_started", ToolStarted(call_id="c", name="f", arguments="{}")),
     ("tool_progress", ToolProgress(call_id="c", name="f", progress=0.5, total=1.0, text="half", data=[1])),

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
-from agentgraph import END, START, RunConfig, RunContext, StateGraph, telemetry
+from agentgraph import END, START, CompiledGraph, RunConfig, RunContext, StateGraph, telemetry
 from agentgraph.compiled import RunStream
 from agentgraph.events import ModelDelta
 from agentgraph.messages import (
@@ -39,7 +39,18 @@ from agentgraph.messages import (
     UserMessage,
 )
 from agentgraph.models import Delta, FallbackModel, ModelRequest, ModelResponse, OpenAIChat, RateLimitError
-from agentgraph.nodes import LlmNode, ModelCall, ReactAgent, tool
+from agentgraph.nodes import (
+    LlmNode,
+    ModelCall,
+    ReactAgent,
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolHandler,
+    ToolNode,
+    ToolRequest,
+    tool,
+)
 from agentgraph.strategies import Messages
 from agentgraph.testing import ScriptedModel, serve_transcript
 
@@ -88,6 +99,14 @@ def recorded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
+
+
+def id_of(span: ReadableSpan) -> int | None:
+    return None if span.context is None else span.context.span_id
+
+
+def parent_of(span: ReadableSpan) -> int | None:
+    return None if span.parent is None else span.parent.span_id
 
 
 ANSWER = AssistantMessage(
@@ -224,10 +243,11 @@ ASKS = AssistantMessage(
 async def test_the_calls_and_the_users_spans_are_children_of_the_agents_run(recorded: Recorded) -> None:
     async with ScriptedModel([ASKS, ANSWER], name="m") as model:
         await ReactAgent("clerk", model, [look]).run("Hi", RunConfig(thread_id="t1"))
-    *children, run = recorded.exporter.get_finished_spans()
-    assert [span.name for span in children] == ["chat m", "a tool's own span", "chat m"]
-    assert run.context is not None
-    assert {span.parent.span_id for span in children if span.parent} == {run.context.span_id}
+    first, own, call, second, run = recorded.exporter.get_finished_spans()
+    names = [span.name for span in (first, own, call, second)]
+    assert names == ["chat m", "a tool's own span", "execute_tool look", "chat m"]
+    assert [parent_of(span) for span in (first, call, second)] == [id_of(run)] * 3
+    assert parent_of(own) == id_of(call)
     assert (run.name, run.kind, run.parent) == ("invoke_agent clerk", SpanKind.INTERNAL, None)
     told = attributes(run)
     assert (told["gen_ai.agent.name"], told["gen_ai.conversation.id"]) == ("clerk", "t1")
@@ -267,6 +287,161 @@ async def test_two_agents_at_once_keep_their_spans_apart(recorded: Recorded) -> 
     runs = {s.context.span_id: s.name for s in spans if s.context and s.name.startswith("invoke_agent")}
     pairs = {(s.name, runs[s.parent.span_id]) for s in spans if s.parent and s.name.startswith("chat")}
     assert pairs == {("chat model of a", "invoke_agent a"), ("chat model of b", "invoke_agent b")}
+
+
+# -- a call of a tool
+
+
+def asking(*names: str, arguments: str = "") -> dict[str, Any]:
+    """A state whose last message makes these calls."""
+    return {"messages": [AssistantMessage(tool_calls=[ToolCall(f"c{i}", n, arguments) for i, n in enumerate(names)])]}
+
+
+def acting(*tools: Tool, **options: Any) -> CompiledGraph[dict[str, Any]]:
+    graph = StateGraph(strategies={"messages": Messages()})
+    graph.add_node("tools", ToolNode(tools, **options)).add_edge(START, "tools").add_edge("tools", END)
+    return graph.compile()
+
+
+async def test_a_tools_call_has_a_span_and_what_was_said_is_not_in_it(recorded: Recorded) -> None:
+    with trace.get_tracer("users").start_as_current_span("request") as outer:
+        await acting(look).invoke(asking("look", arguments='{"place": "box"}'))
+        assert trace.get_current_span() is outer
+    span = recorded.spans["execute_tool look"]
+    assert attributes(span) == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "look",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": "c0",
+        "gen_ai.tool.description": "Look somewhere.",
+    }
+    assert (span.kind, span.status.status_code) == (SpanKind.INTERNAL, StatusCode.UNSET)
+    assert parent_of(span) == outer.get_span_context().span_id
+    assert recorded.points("gen_ai.client.operation.duration") == []  # it has no provider
+
+
+@tool
+async def show(shape: str) -> Any:
+    """Show."""
+    picture = ImagePart(data=b"123", media_type="image/png")
+    return {"json": {"a": 1}, "text": "plain", "parts": [TextPart("see"), picture]}[shape]
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ("json", '{"a":1}'),
+        ("text", '"plain"'),
+        (
+            "parts",
+            '[{"type":"text","content":"see"},{"type":"omitted_blob","modality":"image","mime_type":"image/png","bytes":3}]',
+        ),
+    ],
+)
+async def test_arguments_and_result_are_recorded_where_content_is_asked_for(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, shape: str, told: str
+) -> None:
+    monkeypatch.setenv(telemetry.CAPTURE, "true")
+    await acting(show).invoke(asking("show", arguments=json.dumps({"shape": shape})))
+    span = recorded.spans["execute_tool show"]
+    assert attributes(span)["gen_ai.tool.call.arguments"] == f'{{"shape":"{shape}"}}'
+    assert attributes(span)["gen_ai.tool.call.result"] == told
+
+
+async def test_an_agent_that_a_tool_runs_has_its_spans_below_the_tools(recorded: Recorded) -> None:
+    @tool
+    def delegate() -> str:
+        return ReactAgent("inner", ScriptedModel(["done"], name="m2")).run_sync("go").text  # in a worker thread
+
+    model = ScriptedModel([[ToolCall("c1", "delegate")], "done"], name="m")
+    await ReactAgent("boss", model, [delegate]).run("go")
+    spans = {s.name: s for s in recorded.exporter.get_finished_spans()}
+    chain = ["chat m2", "invoke_agent inner", "execute_tool delegate", "invoke_agent boss"]
+    assert [parent_of(spans[name]) for name in chain] == [*(id_of(spans[name]) for name in chain[1:]), None]
+
+
+async def test_calls_beside_each_other_and_each_try_of_an_interceptor_have_spans_of_their_own(
+    recorded: Recorded,
+) -> None:
+    @tool
+    async def flaky() -> str:
+        with trace.get_tracer("users").start_as_current_span("own"):
+            return "yes"
+
+    async def twice(request: ToolRequest, call: ToolHandler) -> ToolResponse:
+        await call(request)
+        return await call(request)
+
+    await acting(flaky, interceptors=[twice]).invoke(asking("flaky", "flaky"))
+    spans = recorded.exporter.get_finished_spans()
+    calls = {id_of(s): attributes(s)["gen_ai.tool.call.id"] for s in spans if s.name == "execute_tool flaky"}
+    assert sorted(calls.values()) == ["c0", "c0", "c1", "c1"]
+    assert sorted(filter(None, (parent_of(s) for s in spans if s.name == "own"))) == sorted(filter(None, calls))
+
+
+@tool
+async def fails(how: str) -> None:
+    """Fail."""
+    if how == "timeout":
+        await asyncio.Event().wait()
+    if how == "stray":
+        raise asyncio.CancelledError
+    raise ToolError("no such file") if how == "told" else ValueError("boom")
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "description", "exceptions"),
+    [
+        ("error", "ValueError", "ValueError: boom", 1),
+        ("told", "ToolError", "ToolError: no such file", 1),
+        ("timeout", "timeout", "timeout", 0),
+        ("stray", "StrayCancelError", "StrayCancelError: CancelledError, though nothing had cancelled it", 1),
+    ],
+)
+async def test_a_call_that_fails_says_how_though_the_run_goes_on(
+    recorded: Recorded, how: str, kind: str, description: str, exceptions: int
+) -> None:
+    await acting(fails, timeout=0.02).invoke(asking("fails", arguments=json.dumps({"how": how})))
+    span = recorded.spans["execute_tool fails"]
+    assert attributes(span)["error.type"] == kind
+    assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, description)
+    assert len(span.events) == exceptions
+
+
+async def test_a_tool_that_is_cancelled_with_its_run_says_so(recorded: Recorded) -> None:
+    started = asyncio.Event()
+
+    @tool
+    async def never() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    run = asyncio.create_task(acting(never).invoke(asking("never", "never")))
+    await started.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    spans = recorded.exporter.get_finished_spans()
+    assert [attributes(span)["error.type"] for span in spans] == ["cancelled"] * len(spans)
+    assert [(s.status.status_code, s.status.description, s.events) for s in spans] == [
+        (StatusCode.ERROR, "cancelled", ())
+    ] * len(spans)
+    assert spans
+
+
+async def test_a_tool_that_asks_has_not_failed(recorded: Recorded) -> None:
+    @tool
+    async def ask(context: ToolContext) -> None:
+        context.interrupt("Sure?")
+
+    assert (await acting(ask).invoke(asking("ask"))).status == "interrupted"
+    span = recorded.spans["execute_tool ask"]
+    assert (span.status.status_code, "error.type" in attributes(span), span.events) == (StatusCode.UNSET, False, ())
+
+
+async def test_a_call_that_no_tool_runs_has_no_span(recorded: Recorded) -> None:
+    await acting(look).invoke(asking("nobody", "look", arguments='{"wrong": 1}'))
+    assert recorded.spans == {}
 
 
 # -- every way out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -25,8 +26,11 @@ from agentgraph.node import END, START
 from agentgraph.strategies import LastWrite
 
 
-def check(said: Description) -> None:
-    """Raise `GraphError` with every fault of the description; return where there is none."""
+def check(said: Description, stops: Mapping[str, Iterable[Any]] = types.MappingProxyType({})) -> None:
+    """Raise `GraphError` with every fault of the description; return where there is none.
+
+    `stops` are lists of nodes by the option that names them.
+    """
     faults = list(said.schema.faults)
     if said.schema.validates and not said.schema.faults:
         faults += said.schema.check_types()
@@ -37,6 +41,7 @@ def check(said: Description) -> None:
     for router in said.routers:
         faults += _router(router, names)
     faults += _edges(said, names)
+    faults += [f"{option}: {unknown('node', n, names)}" for option, ns in stops.items() for n in ns if n not in names]
     if not names:
         faults.append("the graph has no nodes: add_node(name, function)")
     elif mended := _mended(said):

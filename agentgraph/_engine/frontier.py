@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from agentgraph._engine.plan import Plan, bits
+from agentgraph._engine.plan import Plan, bits, mask_of
+from agentgraph.node import START
 
 
 class Frontier:
@@ -94,6 +95,26 @@ class Frontier:
             if 1 << join.target == node:
                 self.arrived[j] = 0
         return node
+
+    def said(self) -> tuple[tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...], tuple[str, ...]]:
+        """What waits, by names: each join's target, sources and those that have come; and the nodes that wait."""
+        names = (*self.plan.names, START)
+        joins = tuple(
+            (names[join.target], tuple(names[s] for s in bits(join.sources)), tuple(names[s] for s in bits(come)))
+            for join, come in zip(self.plan.joins, self.arrived, strict=True)
+            if come
+        )
+        return joins, tuple(names[n] for n in bits(self.waiting))
+
+    def restore(self, joins: Iterable[tuple[str, Iterable[str], Iterable[str]]], waiting: Iterable[str]) -> None:
+        """Wait for what `said` has told. A join that the graph does not have any more is left out."""
+        place = {**self.plan.index, START: self.plan.start}
+        known = {(join.target, join.sources): j for j, join in enumerate(self.plan.joins)}
+        for target, sources, come in joins:
+            j = known.get((place[target], mask_of(place[s] for s in sources)))
+            if j is not None:
+                self.arrived[j] = mask_of(place[s] for s in come)
+        self.waiting = mask_of(place[n] for n in waiting)
 
     def __repr__(self) -> str:
         names = (*self.plan.names, "START")

@@ -123,12 +123,22 @@ class Plan:
         "schema",
         "simple",
         "start",
+        "stop_after",
+        "stop_before",
         "tables",
         "wait_mask",
         "wait_reach",
     )
 
-    def __init__(self, said: Description, *, name: str, debug: bool) -> None:
+    def __init__(
+        self,
+        said: Description,
+        *,
+        name: str,
+        debug: bool,
+        interrupt_before: Iterable[str] = (),
+        interrupt_after: Iterable[str] = (),
+    ) -> None:
         self.name: str = name
         self.debug: bool = debug
         self.schema: Schema = said.schema
@@ -137,6 +147,8 @@ class Plan:
         self.index: dict[str, int] = {n: i for i, n in enumerate(self.names)}
         self.start: int = len(self.names)
         place = {**self.index, START: self.start}
+        self.stop_before: int = mask_of(self.index[n] for n in interrupt_before)
+        self.stop_after: int = mask_of(self.index[n] for n in interrupt_after)
         edge_mask = [0] * (self.start + 1)
         for source, target in said.edges:
             if target != END:

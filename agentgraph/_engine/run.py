@@ -17,26 +17,34 @@ import inspect
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from agentgraph import events
 from agentgraph._engine.attempt import Debug, StrayCancelError, attempt, check_stray, sorted_out, truthful
 from agentgraph._engine.frontier import Frontier
-from agentgraph._engine.plan import UNDECLARED, Plan, RouterSpec, bits
+from agentgraph._engine.journal import Journal, Keeper
+from agentgraph._engine.log import Position, change, check_names, position_in
+from agentgraph._engine.pause import stop
+from agentgraph._engine.plan import UNDECLARED, Plan, RouterSpec, bits, mask_of
 from agentgraph._engine.state import Outcome, Writes, begin, merge, read, several, targets_of
 from agentgraph.config import RunConfig
 from agentgraph.context import CancellationToken, EventSink, Interrupt, Interrupted, RunContext, Shared
 from agentgraph.errors import (
     AgentGraphError,
+    CheckpointError,
     RecursionLimitError,
+    ResumeError,
     RoutingError,
     RunNote,
     RunTimeoutError,
+    ThreadBusyError,
     note_once,
+    unknown,
 )
-from agentgraph.node import END, START, Send, Updates, as_mapping
+from agentgraph.node import END, START, Command, Send, Updates, as_mapping
+from agentgraph.strategies import UNSET
 from agentgraph.tasks import NotAllWellError, run_all
 
 _TURN_EVERY = 64
@@ -62,8 +70,9 @@ class GraphRun:
     """One graph, running once. Owns its state; `shared` is what it has in common with its subgraphs."""
 
     __slots__ = (
-        "_active", "_debug", "_host", "_host_cancelling", "_last", "frontier", "interrupts", "iterations", "parent",
-        "paths", "plan", "records", "scratch", "shared", "state", "step", "token", "writes",
+        "_active", "_debug", "_host", "_host_cancelling", "_last", "_next", "_number", "_ran", "drained", "frontier",
+        "interrupts", "iterations", "journal", "parent", "paths", "plan", "records", "scratch", "shared", "state",
+        "step", "token", "writes",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, shared: Shared, state: dict[str, Any], parent: RunContext[Any] | None) -> None:
@@ -81,6 +90,12 @@ class GraphRun:
         self.records: dict[Any, Any] = {}
         self.writes: Writes | None = None
         self.interrupts: list[Interrupt] = []
+        self.drained = False
+        """Whether it has stopped between two steps, to be continued by another process."""
+        self.journal = cast("Journal | None", shared.journal)
+        self._next: tuple[int, tuple[Send, ...]] | None = None
+        self._ran = 0
+        self._number = 1
         self._active: tuple[int, tuple[Send, ...]] = (0, ())
         self._last: deque[int] = deque(maxlen=_LAST_NODES)
         self._debug = Debug() if plan.debug else None
@@ -92,6 +107,17 @@ class GraphRun:
         if self.token is None:
             self.token = self.parent.cancellation.child() if self.parent is not None else CancellationToken()
         return self.token
+
+    def place(self) -> str:
+        """Where in the whole run this graph runs: in which node, and as how manyeth of the graphs that it runs."""
+        if self.parent is None:
+            return ""
+        return self.parent.place if self._number == 1 else f"{self.parent.place}~{self._number}"
+
+    def address(self, step: int | str) -> str:
+        """The place with the step, and that of each graph around it."""
+        over = "" if self.parent is None else "." + self.parent.address.rpartition("@")[2]
+        return f"{self.place()}@{step}{over}"
 
     async def run(self) -> None:
         """Run to the end, or until a step has only questions left. After cancellation nothing runs any more."""
@@ -106,14 +132,22 @@ class GraphRun:
                 self.token.detach()
 
     async def _loop(self) -> None:
-        plan, shared = self.plan, self.shared
-        quick = SHORT_WAY and shared.sink is None and shared.permits is None and not plan.debug
-        active, sends = await self._route((plan.start,), (None,))
+        plan, shared, journal = self.plan, self.shared, self.journal
+        stops = bool(plan.stop_before or plan.stop_after)
+        quick = SHORT_WAY and shared.sink is None and shared.permits is None and not (plan.debug or journal or stops)
+        active, sends = self._next or await self._route((plan.start,), (None,))
+        if journal is not None and self._next is None and self.parent is None:
+            await self._keep("input", (), active, sends)
         while active or sends:
             if quick and not sends:
                 active, sends = await self._short_way(active)
                 if self.interrupts or not (active or sends):
                     return
+            if journal is not None and journal.keeper.draining:
+                self.drained = True
+                return
+            if stops and await self._stops(active, sends):
+                return
             self._begin_step(active, sends)
             tasks = [Task(n, 0, None) for n in bits(active)]
             tasks += [Task(plan.index[s.node], k, s) for k, s in enumerate(sends, 1)]
@@ -122,7 +156,7 @@ class GraphRun:
                 await shared.sink.put(events.StepStarted(step=self.step, nodes=names), self._path())
             results = [await self._alone(tasks[0])] if len(tasks) == 1 else await self._together(tasks, quick)
             self._check_cancelled()
-            if self.interrupts:
+            if self.interrupts or self.drained:
                 return
             ran = [t.node for t in tasks]
             new = self.state.copy()
@@ -131,7 +165,10 @@ class GraphRun:
             self._commit(new)
             if shared.sink is not None:
                 await self._tell_updates(tasks, outcomes)
-            active, sends = await self._route(ran, [o.goto for o in outcomes])
+            if journal is None:
+                active, sends = await self._route(ran, [o.goto for o in outcomes])
+            else:
+                active, sends = await self._route_and_keep(tasks, outcomes)
             if not self.step % _TURN_EVERY:
                 await asyncio.sleep(0)
 
@@ -200,7 +237,7 @@ class GraphRun:
 
     async def _alone(self, task: Task) -> Any:
         try:
-            return await self._attempt(task)
+            return await (self._attempt(task) if self.journal is None else self._recorded(task, alone=True))
         except Interrupted as asked:
             await self._asked(asked.interrupts)
             return None
@@ -224,8 +261,9 @@ class GraphRun:
         asked: dict[int, tuple[Interrupt, ...]] = {}
 
         async def branch(k: int, task: Task) -> Any:
+            work = self._attempt(task) if self.journal is None else self._recorded(task, alone=False)
             try:
-                return await truthful(self._attempt(task))
+                return await truthful(work)
             except Interrupted as question:  # the siblings go on
                 asked[k] = question.interrupts
 
@@ -286,8 +324,9 @@ class GraphRun:
                 note_once(stray, note)
                 raise
 
-    async def _asked(self, questions: tuple[Interrupt, ...]) -> None:
+    async def _asked(self, questions: Sequence[Interrupt]) -> None:
         self.interrupts.extend(questions)
+        self.drained = self.drained or not questions  # then a graph further inside has stopped between two steps
         if self.shared.sink is not None and self.parent is None:
             for question in questions:
                 told = events.InterruptRaised(id=question.id, value=events.plain(question.value))
@@ -321,6 +360,151 @@ class GraphRun:
             self.records.clear()
         if self.parent is not None:
             self.parent.heartbeat()  # a graph whose steps end is not idle
+
+    # --- a run that can be continued ---
+
+    async def _recorded(self, task: Task, *, alone: bool) -> Any:
+        """A task's result, from the record where there is one. What is asked already is not asked again."""
+        journal = cast("Journal", self.journal)
+        context: RunContext[Any] = RunContext(self, self.paths[task.node], self.step, task.number)
+        address = context.address
+        kept = journal.get(address)
+        if kept is not UNSET:
+            return _outcome(kept)
+        if journal.asks and (waiting := journal.waiting(context.place)):
+            raise Interrupted(waiting)
+        result = await self._attempt(task)
+        if alone:  # its step follows at once
+            return result
+        outcome = read(result, self.plan.names[task.node])
+        await journal.put(address, _plain_outcome(outcome), f"what node {'/'.join(self.paths[task.node])!r} returned")
+        return outcome
+
+    async def _route_and_keep(self, tasks: list[Task], outcomes: list[Outcome]) -> tuple[int, tuple[Send, ...]]:
+        """Decide what runs next, and write the step."""
+        journal = cast("Journal", self.journal)
+        try:
+            active, sends = await self._route([t.node for t in tasks], [o.goto for o in outcomes])
+        except Exception:
+            if len(tasks) == 1:  # else it is recorded already: what a node has done is not lost by its router
+                context: RunContext[Any] = RunContext(self, self.paths[tasks[0].node], self.step, tasks[0].number)
+                await journal.put(context.address, _plain_outcome(outcomes[0]), f"what node {context.node!r} returned")
+            raise
+        self._ran = mask_of(t.node for t in tasks)
+        updates = [update for o in outcomes for update in o.updates if update]
+        await self._keep("step", updates, active, sends)
+        return active, sends
+
+    async def _keep(
+        self, kind: str, updates: Sequence[Mapping[str, Any]], active: int, sends: tuple[Send, ...]
+    ) -> None:
+        """Write what has changed, and where the run stands."""
+        journal = cast("Journal", self.journal)
+        position = self.position(active, sends)
+        if self.parent is not None:
+            await journal.put(
+                self.address(f">{self.step}"),
+                change(position, updates),
+                f"step {self.step} of graph {self.plan.name!r}",
+            )
+            journal.forget(self.place() + "/")
+            return
+        if kind == "input":
+            updates, full = journal.given
+            id = await journal.checkpoint(kind, position, updates, self.state, full=full, status="running")
+        else:
+            id = await journal.checkpoint(kind, position, updates, self.state)
+        if self.shared.sink is not None:
+            await self.shared.sink.put(events.CheckpointWritten(checkpoint_id=id, step=self.step), ())
+
+    def position(self, active: int, sends: tuple[Send, ...]) -> Position:
+        """Where the run stands before its next step."""
+        plan = self.plan
+        joins, waiting = self.frontier.said()
+        return Position(
+            step=self.step,
+            ran=tuple(plan.names[n] for n in bits(self._ran)),
+            next=tuple(plan.names[n] for n in bits(active)),
+            sends=sends,
+            joins=joins,
+            waiting=waiting,
+            iterations=self.iterations.copy(),
+        )
+
+    def stand(self, position: Position) -> None:
+        """Go on from a position. Raises `ResumeError` where it names what this graph does not have."""
+        index = self.plan.index
+        check_names(position, self.plan.names, str(self.shared.config.thread_id))
+        self.step = position.step
+        self.iterations = dict(position.iterations)
+        self.frontier.restore(position.joins, position.waiting)
+        self._ran = mask_of(index[n] for n in position.ran if n in index)
+        self._next = mask_of(index[n] for n in position.next), tuple(position.sends)
+
+    def begin_inside(self, parent: RunContext[Any]) -> None:
+        """Begin as a node's graph: with the steps that it has taken already, before the process ended.
+
+        Raises `CheckpointError` where the node runs two graphs at once that nothing tells apart.
+        """
+        done = parent.done
+        if done.running:
+            raise CheckpointError(
+                f"node {'/'.join(parent.path)!r} runs graph {self.plan.name!r} while another of its graphs runs; what "
+                f"they do is recorded, and must be told apart: give each a part, graph(state, run.part(name))"
+            )
+        done.running = True
+        done.graphs += 1
+        self._number = done.graphs
+        journal = cast("Journal", self.journal)
+        position: Position | None = None
+        while (said := journal.get(self.address(f">{self.step + 1}"))) is not UNSET:
+            position = position_in(said)
+            updates = tuple(said.get("u", ()))
+            new = self.state.copy()
+            merge(self.plan.schema, new, updates, self.plan.name)
+            if self.writes is not None:
+                self.writes.add(updates)
+            self.state = new
+            self.step = position.step
+        if position is not None:
+            self.stand(position)
+
+    async def _stops(self, active: int, sends: tuple[Send, ...]) -> bool:
+        """Whether the run is to stop here, before or after nodes, and nobody has passed that stop yet."""
+        plan, address = self.plan, self.address(self.step)
+        coming = active | mask_of(plan.index[s.node] for s in sends)
+        found: list[Interrupt] = []
+        for when, mask in (("before", coming & plan.stop_before), ("after", self._ran & plan.stop_after)):
+            names = [plan.names[n] for n in bits(mask)]
+            if self.journal is not None:
+                found += self.journal.stops(address, when, names, self._path())
+            else:
+                found += [Interrupt(stop(self.place(), when, n), None, (*self._path(), n)) for n in names]
+        if found:
+            await self._asked(found)
+        return bool(found)
+
+    async def settled(self, position: Position) -> list[Mapping[str, Any]]:
+        """What the step that was cut off has come to, for a thread that goes on with something else.
+
+        Of nodes that had finished their updates; of others what their `settle(state, run)` makes of the records.
+        """
+        journal, plan = cast("Journal", self.journal), self.plan
+        tasks = [Task(plan.index[n], 0, None) for n in position.next if n in plan.index]
+        tasks += [Task(plan.index[s.node], k, s) for k, s in enumerate(position.sends, 1) if s.node in plan.index]
+        updates: list[Mapping[str, Any]] = []
+        for task in tasks:
+            run: RunContext[Any] = RunContext(self, self.paths[task.node], position.step + 1, task.number)
+            kept = journal.get(run.address)
+            settle = getattr(plan.nodes[task.node].fn, "settle", None)
+            if kept is not UNSET:
+                updates += _outcome(kept).updates
+            elif callable(settle):
+                given = plan.schema.view(self.state) if task.send is None else _copied(task.send.state)
+                result: Any = settle(given, run)
+                updates += read(await result if inspect.isawaitable(result) else result, plan.names[task.node]).updates
+            run.close("its step was given up")
+        return updates
 
     async def _tell_updates(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         sink = cast("EventSink", self.shared.sink)
@@ -357,6 +541,11 @@ class GraphRun:
         for send in sends:
             sent_mask |= 1 << plan.index[send.node]
         return self.frontier.advance(held, hit, sent_mask), sends
+
+    async def routed(self, node: int) -> tuple[int, tuple[Send, ...]]:
+        """What would run next, had this node just run."""
+        self._ran = 0 if node == self.plan.start else 1 << node
+        return await self._route((node,), (None,))
 
     def _follow(self, goto: tuple[str | Send, ...], node: int) -> tuple[int, tuple[Send, ...]]:
         plan = self.plan
@@ -429,6 +618,11 @@ class GraphRun:
         if self._host.cancelling() > self._host_cancelling:
             raise asyncio.CancelledError
 
+    @property
+    def status(self) -> str:
+        """How it ended, as its result says."""
+        return "interrupted" if self.interrupts else "drained" if self.drained else "done"
+
     def running(self) -> list[str]:
         """The nodes of the step under way."""
         active, sends = self._active
@@ -450,36 +644,142 @@ def _copied(state: Any) -> Any:
     return state
 
 
+def _outcome(kept: Any) -> Outcome:
+    """A task's result, as it was recorded."""
+    updates, goto = kept
+    return Outcome(tuple(updates), None if goto is None else tuple(goto))
+
+
+def _plain_outcome(outcome: Outcome) -> list[Any]:
+    """A task's result, to be recorded."""
+    return [[dict(u) for u in outcome.updates], None if outcome.goto is None else list(outcome.goto)]
+
+
 def _plain(update: Mapping[str, Any]) -> dict[str, Any]:
     return {events.plain(key): events.plain(value) for key, value in update.items()}
 
 
+LEFT_BEHIND: Final = object()
+"""As input: go on, unless somebody else has done so since the thread was seen to be left behind."""
+
+
 async def run_graph(
-    plan: Plan, given: Any, config: RunConfig, context: Any, run_id: str, sink: EventSink | None
+    plan: Plan,
+    keeper: Keeper | None,
+    given: Any,
+    config: RunConfig,
+    context: Any,
+    run_id: str,
+    sink: EventSink | None,
 ) -> GraphRun:
-    """Run a graph from its start. Returns the run, ended; raises what ended it."""
-    state = begin(plan.schema, given)
+    """Run a graph from its start, or on its thread. Returns the run, ended; raises what ended it."""
     shared = Shared(config, context, asyncio.get_running_loop(), run_id, sink)
-    run = GraphRun(plan, shared, state, None)
     if sink is not None:
         await sink.put(events.RunStarted(thread_id=config.thread_id), ())
     try:
-        if config.timeout is None:
-            await run.run()
+        if keeper is None or config.thread_id is None:
+            run = _fresh(plan, given, shared)
+            await _timed(run)
         else:
-            await _within(config.timeout, run)
+            async with keeper.claimed(config, run_id) as journal:
+                run = await _on_thread(plan, given, shared, journal)
     except Exception as error:
         if sink is not None:
             told = events.RunFailed(error_type=type(error).__name__, message=events.shown(error, str))
             await sink.put(told, ())
         raise
     if sink is not None:
-        status = "interrupted" if run.interrupts else "done"
-        await sink.put(events.RunFinished(status=status, steps=shared.steps, usage=shared.usage), ())
+        await sink.put(events.RunFinished(status=run.status, steps=shared.steps, usage=shared.usage), ())
     return run
 
 
-async def _within(seconds: float, run: GraphRun) -> None:
+async def _on_thread(plan: Plan, given: Any, shared: Shared, journal: Journal) -> GraphRun:
+    shared.journal = journal
+    try:
+        run = await _continued(plan, given, shared, journal)
+        journal.began = True
+        await _timed(run)
+    except asyncio.CancelledError:
+        if (failure := journal.taken_back()) is not None:
+            raise failure from None
+        raise
+    if run.interrupts:
+        await journal.pause(run.interrupts)
+    journal.end({"interrupted": "paused", "drained": "running"}.get(run.status, "done"), run.state)
+    return run
+
+
+def _fresh(plan: Plan, given: Any, shared: Shared) -> GraphRun:
+    """A run that nothing came before, and nothing comes after."""
+    if given is None or isinstance(given, Command):
+        what = "None" if given is None else "a Command"
+        raise ResumeError(
+            f"{what} as input continues a thread: compile(checkpointer=...) and RunConfig(thread_id=...) are needed"
+        )
+    return GraphRun(plan, shared, begin(plan.schema, given), None)
+
+
+async def _continued(plan: Plan, given: Any, shared: Shared, journal: Journal) -> GraphRun:
+    """A run on a thread: with a new input, with answers, or from where the last one stood."""
+    run = GraphRun(plan, shared, journal.replayed.state, None)
+    position = journal.position
+    if isinstance(given, Command):
+        command = cast("Command[Any]", given)
+        if command.resume is UNSET or command.update is not None or command.goto is not None:
+            raise ResumeError("a Command as input answers questions: Command(resume={id: answer}), and nothing else")
+        run.stand(position)
+        journal.answer(command.resume)
+    elif given is None or given is LEFT_BEHIND:
+        if given is LEFT_BEHIND and journal.info.status != "running":
+            raise ThreadBusyError(
+                journal.thread_id, f"thread {journal.thread_id!r} has been continued by somebody else"
+            )
+        # a process may have died between the last step and saying that it was the last
+        if not position.names() and not position.waiting and journal.info.status != "running":
+            raise ResumeError(
+                f"thread {journal.thread_id!r} has nothing to go on with: its last run came to its end, or it has none "
+                f"yet; give it an input"
+            )
+        run.stand(position)
+        journal.pass_stops()
+    else:
+        updates = await run.settled(position) if position.names() else []
+        merge(plan.schema, run.state, tuple(updates), "what was cut off")
+        state = begin(plan.schema, given, run.state)
+        whole = plan.schema.whole(given) is not None
+        journal.given = ([] if whole else [*updates, plan.schema.input_update(given)], whole)
+        return GraphRun(plan, shared, state, None)
+    journal.writer.write(status="running")
+    return run
+
+
+async def update_thread(
+    plan: Plan, keeper: Keeper, values: Mapping[str, Any], config: RunConfig, as_node: str | None, run_id: str
+) -> str:
+    """Write values to a thread's state, as if a node had. Returns the checkpoint's id."""
+    shared = Shared(config, None, asyncio.get_running_loop(), run_id, None)
+    async with keeper.claimed(config, run_id) as journal:
+        shared.journal = journal
+        run = GraphRun(plan, shared, journal.replayed.state.copy(), None)
+        who = "update_state()" if as_node is None else as_node
+        merge(plan.schema, run.state, (plan.schema.input_update(values),), who)
+        if as_node is None:
+            return await journal.checkpoint("update", journal.position, [values], run.state, keeps=True)
+        if as_node not in plan.index and as_node != START:
+            raise ResumeError(f"update_state(as_node=...): {unknown('node', as_node, plan.names)}")
+        number = plan.index.get(as_node, plan.start)
+        run.step = journal.position.step + 1
+        active, sends = await run.routed(number)
+        position = run.position(active, sends)
+        return await journal.checkpoint("update", position, [values], run.state)
+
+
+async def _timed(run: GraphRun) -> None:
+    """Run to the end, within the time that the config allows."""
+    seconds = run.shared.config.timeout
+    if seconds is None:
+        await run.run()
+        return
     scope = asyncio.timeout(seconds)
     failure: Exception | None = None
     try:
@@ -518,6 +818,8 @@ async def run_child(
     permit = parent._permit  # pyright: ignore[reportPrivateUsage]
     run = GraphRun(plan, graph.shared, own, parent)
     writes = run.writes = Writes(schema, outer, output)
+    if run.journal is not None:
+        run.begin_inside(parent)
     if permit is not None:
         await permit.lend()
     try:
@@ -525,6 +827,8 @@ async def run_child(
     finally:
         if permit is not None:
             await permit.reclaim()
-    if run.interrupts:
+        if run.journal is not None:
+            parent.done.running = False
+    if run.interrupts or run.drained:
         raise Interrupted(tuple(run.interrupts))
     return writes.updates()

@@ -51,6 +51,8 @@ def read(result: Any, node: str) -> Outcome:
         if goto is None:
             return Outcome(updates, None)
         return Outcome(updates, (goto,) if isinstance(goto, (str, Send)) else several(goto))
+    if isinstance(result, Outcome):
+        return result
     raise UpdateError(
         f"node {node!r} returned {type(result).__name__}: {result!r:.80}; "
         f"a node returns a dict of state keys to change, a Command, or None",
@@ -67,15 +69,15 @@ def several(answer: Any) -> tuple[Any, ...]:
     return (answer,)
 
 
-def begin(schema: Schema, given: Any) -> dict[str, Any]:
-    """A run's first state: its input, merged as an update onto the defaults, or as it is where it is a whole state.
+def begin(schema: Schema, given: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A run's first state: its input as it is where it is a whole state, else merged onto the state `before`.
 
-    Raises `InputError` for what is neither.
+    Without one before, it is merged onto the defaults. Raises `InputError` for what is neither.
     """
     try:
         state = schema.whole(given)
         if state is None:
-            state = schema.initial()
+            state = schema.initial() if before is None else before.copy()
             merge(schema, state, (schema.input_update(given),), "the input")
         elif schema.validates:
             state = {key: schema.validate(key, value, "the input") for key, value in state.items()}

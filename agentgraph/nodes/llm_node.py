@@ -137,13 +137,23 @@ class LlmNode:
         given = as_mapping(state)
         round_ = run.next_iteration()
         conversation, changed = await self._conversation(given, run)
-        request = self._request(conversation.messages, given, run)
+        asked = self._request(conversation.messages, given, run)
         asking = _Asking(self, run, conversation)
-        try:
+
+        async def ask() -> tuple[AssistantMessage, Usage | None]:
+            request = asked
             for advisor in self._advisors:
                 request = await _advised(advisor, request)
-            answer, value = await self._answer(request, compose(self._interceptors, asking.ask), asking)
+            answer = await self._answer(request, compose(self._interceptors, asking.ask), asking)
+            return answer, asking.usage
+
+        usage: Usage | None
+        try:
+            # what was answered is not asked again, should the process die before the step is stored
+            answer, usage = await (run.once("answer", ask) if run.keeps else ask())
+            value = self._value(answer)
         except Exception as error:
+            usage = asking.usage
             if self._on_error == "raise":
                 raise
             log.warning("node %r: the model call failed, and is told as a message", run.node, exc_info=error)
@@ -155,24 +165,27 @@ class LlmNode:
                 log.info("%s: round %d, reasoning: %.*r", name, round_, _LOGGED_REASONING, reasoning)
             log.info("%s: round %d, %s: %.200r", name, round_, answer.finish_reason, answer.text)
         update: dict[str, Any] = {"messages": [*changed, answer]}
-        if asking.usage is not None:
-            update["_token_usage"] = asking.usage
+        if usage is not None:
+            update["_token_usage"] = usage
         if self.output_key is not None and not answer.tool_calls:
             update[self.output_key] = value
         return update
 
-    async def _answer(self, request: LlmRequest, call: ModelCall, asking: _Asking) -> tuple[AssistantMessage, Any]:
-        """The answer and its value. One whose form is wrong goes back to the model, once."""
+    async def _answer(self, request: LlmRequest, call: ModelCall, asking: _Asking) -> AssistantMessage:
+        """The answer. One whose form is wrong goes back to the model, once."""
         answer = asking.arrived(await call(request))
-        if self.output is None or answer.tool_calls:
-            return answer, answer.text
         try:
-            return answer, self.output.parse(answer.text)
+            self._value(answer)
         except OutputError as error:
             wrong = UserMessage(f"{error}. Answer again, with nothing but JSON that fits.")
-        request = msgspec.structs.replace(request, messages=[*request.messages, answer, wrong])
-        answer = asking.arrived(await call(request))
-        return answer, answer.text if answer.tool_calls else self.output.parse(answer.text)
+            request = msgspec.structs.replace(request, messages=[*request.messages, answer, wrong])
+            answer = asking.arrived(await call(request))
+            self._value(answer)
+        return answer
+
+    def _value(self, answer: AssistantMessage) -> Any:
+        """What the answer stands for: its text, or what the output's form makes of it. Raises `OutputError`."""
+        return answer.text if self.output is None or answer.tool_calls else self.output.parse(answer.text)
 
     async def _conversation(self, given: Mapping[str, Any], run: RunContext[Any]) -> tuple[Checked, list[Any]]:
         """The conversation to send, and the update that makes the state's messages the same."""

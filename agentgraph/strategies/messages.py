@@ -10,6 +10,28 @@ from agentgraph.strategies.markers import RemoveAll, RemoveByHash, RemoveMessage
 from agentgraph.strategies.protocol import UNSET
 
 
+class MessageList(list[Any]):
+    """A conversation that knows the place of each id, so that a turn costs the same however long it is.
+
+    `places` is shared with the lists that this one was made of, and tells of the newest of them: it counts only where
+    it has as many ids as the list has messages. An older list makes its own when it is merged into again.
+    """
+
+    __slots__ = ("places",)
+    places: dict[str, int]
+
+    def known(self) -> dict[str, int] | None:
+        """The places, where they are this list's."""
+        places: dict[str, int] | None = getattr(self, "places", None)
+        return places if places is not None and len(places) == len(self) else None
+
+    def __copy__(self) -> MessageList:
+        made = MessageList(self)
+        if (places := self.known()) is not None:
+            made.places = places
+        return made
+
+
 class Messages:
     """A list of messages. One whose `id` is there already takes the place of the old one, others are appended.
 
@@ -25,16 +47,16 @@ class Messages:
         added: list[Any] = cast("list[Any]", update) if isinstance(update, list) else [update]
         if current is not UNSET and current is not None and not isinstance(current, list):
             raise StrategyError(f"Messages needs a list to add to, found {type(current).__name__}")
-        result: list[Any] = list(cast("list[Any]", current)) if current else []
-        places: dict[str, int] | None = None
+        result = MessageList(cast("list[Any]", current)) if current else MessageList()
+        places = current.known() if isinstance(current, MessageList) else None
         for item in added:
             if isinstance(item, (RemoveMessage, RemoveByHash, RemoveAll)):
-                result = remove(result, item)
+                result = MessageList(remove(result, item))
                 places = None
                 continue
             if isinstance(item, RewriteMessages):
                 gone = {*item.seen, *(m.id for m in item.messages)}
-                result = [*item.messages, *(m for m in result if m.id not in gone)]
+                result = MessageList([*item.messages, *(m for m in result if m.id not in gone)])
                 places = None
                 continue
             id = getattr(item, "id", None)
@@ -51,6 +73,8 @@ class Messages:
                 result.append(item)
             else:
                 result[place] = item
+        if places is not None:
+            result.places = places
         return result
 
     def empty(self) -> list[Any]:

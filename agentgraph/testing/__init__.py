@@ -1,4 +1,4 @@
-"""What tests of agents need: models that say what they are told to, and a real HTTP server that replays bytes."""
+"""What tests of agents need: models that do as told, a real HTTP server, a clock that jumps, the rules of a store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from agentgraph.models import guard
 from agentgraph.models.guard import RealModelRefusedError
+from agentgraph.testing.checkpointer_suite import CheckpointerSuite
 from agentgraph.testing.clock import JumpingLoop, TasksLeftError, run_with_clock, with_clock
 from agentgraph.testing.scripted import FunctionModel, ScriptedModel, ScriptError
 from agentgraph.testing.transcript import (
@@ -17,6 +18,7 @@ from agentgraph.testing.transcript import (
 )
 
 __all__ = [
+    "CheckpointerSuite",
     "FunctionModel",
     "JumpingLoop",
     "RealModelRefusedError",
