@@ -3,6 +3,7 @@
 from agentgraph.nodes.agent import AgentResult, ReactAgent
 from agentgraph.nodes.chunks import ChunkInterceptor
 from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
+from agentgraph.nodes.limiter import Limiter
 from agentgraph.nodes.llm_node import Advisor, LlmNode, LlmRequest, ModelCall, ModelInterceptor
 from agentgraph.nodes.output import OutputError
 from agentgraph.nodes.template import TemplateError, TemplateRenderer
@@ -16,6 +17,7 @@ __all__ = [
     "CallUpdates",
     "ChunkInterceptor",
     "ErrorProcessor",
+    "Limiter",
     "LlmNode",
     "LlmRequest",
     "ModelCall",

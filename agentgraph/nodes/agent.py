@@ -10,6 +10,8 @@ from typing import Any, Literal, cast
 import msgspec
 
 from agentgraph import telemetry
+from agentgraph.checkpoint.codec import StoredType, types_in
+from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.compiled import CompiledGraph, RunResult, RunStream, run_sync
 from agentgraph.config import RunConfig
 from agentgraph.context import Interrupt, RunContext
@@ -18,13 +20,14 @@ from agentgraph.graph import StateGraph
 from agentgraph.messages import AssistantMessage, Message, ToolResponseMessage, Usage, UserMessage
 from agentgraph.models.by_name import provider_of
 from agentgraph.models.protocol import ChatModel
-from agentgraph.node import END, START, Updates, as_mapping
+from agentgraph.node import END, START, Command, Updates, as_mapping
 from agentgraph.nodes.chain import callables
 from agentgraph.nodes.chunks import ChunkInterceptor
+from agentgraph.nodes.limiter import Limiter
 from agentgraph.nodes.llm_node import Advisor, LlmNode, ModelInterceptor
 from agentgraph.nodes.template import TemplateRenderer, render
 from agentgraph.nodes.tool import Tool, as_tools
-from agentgraph.nodes.tool_node import ToolNode
+from agentgraph.nodes.tool_node import ErrorProcessor, ToolInterceptor, ToolNode, ToolResolver, error_text
 from agentgraph.strategies import Messages, Replace, Strategy
 
 __all__ = ["AgentResult", "ReactAgent"]
@@ -49,6 +52,7 @@ class AgentResult(msgspec.Struct, frozen=True):
     steps: int
     run_id: str
     thread_id: str | None
+    checkpoint_id: str | None = None
 
 
 class ReactAgent:
@@ -58,11 +62,12 @@ class ReactAgent:
         result = await agent.run("What is 17 plus 25?")
 
     `name` is told in events, logs and traces. `model` is a client, or its name: "openai:gpt-4.1-mini". `tools` are
-    functions or `Tool`s; without any, and without interceptors or advisors that may bring some, the graph has no tool
-    node. `system_prompt`, `instruction`, `template_renderer`, `options`, `output_type`, `output_schema`, `advisors`,
-    `interceptors`, `chunk_interceptors`, `stream`, `on_error` and `log` are as in `LlmNode`; `parallel`,
-    `max_parallel`, `tool_timeout` (seconds) and `tool_interceptors` as in `ToolNode`. `strategies` are further state
-    keys, for tools that write to the state, and how their updates merge.
+    functions or `Tool`s; without any, and without interceptors, advisors or a `resolver` that may bring some, the graph
+    has no tool node. `system_prompt`, `instruction`, `template_renderer`, `options`, `output_type`, `output_schema`,
+    `advisors`, `interceptors`, `chunk_interceptors`, `stream`, `on_error` and `log` are as in `LlmNode`; `parallel`,
+    `max_parallel`, `tool_timeout` (seconds), `tool_interceptors`, `resolver`, `error_processor` and `tool_context` as
+    in `ToolNode`; `checkpointer`, `types` and `lease` as in `StateGraph.compile`, where a run with a `thread_id` goes on
+    from the last one. `strategies` are further state keys, for tools that write to the state, and how their updates merge.
     `output_key` names a state key that gets the answer too. `graph` is the agent as an ordinary `StateGraph`, which may
     be changed before the first run. The agent itself can be a node of another graph, as any compiled graph: on that
     graph's `messages`, or on what `add_node(..., input=..., output=...)` says.
@@ -88,9 +93,15 @@ class ReactAgent:
         stream: bool = True,
         on_error: Literal["raise", "message"] = "raise",
         parallel: bool = True,
-        max_parallel: int = 5,
+        max_parallel: int | Limiter | None = 5,
         tool_timeout: float | None = 300.0,
-        tool_interceptors: Sequence[Any] = (),
+        tool_interceptors: Sequence[ToolInterceptor] = (),
+        resolver: ToolResolver | None = None,
+        error_processor: ErrorProcessor = error_text,
+        tool_context: Mapping[str, Any] | None = None,
+        checkpointer: Checkpointer | None = None,
+        types: Iterable[type | StoredType[Any]] = (),
+        lease: float = 30.0,
         log: bool = False,
     ) -> None:
         if not name:
@@ -102,6 +113,9 @@ class ReactAgent:
         self.name = name
         self.tools: tuple[Tool, ...] = as_tools(tools, "ReactAgent")
         self.output_key = output_key
+        self._checkpointer = checkpointer
+        self._types: tuple[type | StoredType[Any], ...] = (*types, *types_in(output_type))
+        self._lease = lease
         self.llm: LlmNode = LlmNode(
             model,
             agent_name=name,
@@ -128,9 +142,12 @@ class ReactAgent:
                 max_parallel=max_parallel,
                 timeout=tool_timeout,
                 interceptors=tool_interceptors,
+                resolver=resolver,
+                error_processor=error_processor,
+                tool_context=tool_context,
                 log=log,
             )
-            if self.tools or interceptors or advisors
+            if self.tools or interceptors or advisors or resolver is not None
             else None
         )
         own: dict[str, Strategy] = {"messages": Messages(), "input": Replace(), output_key or _OUTPUT: Replace()}
@@ -147,7 +164,7 @@ class ReactAgent:
     @cached_property
     def app(self) -> CompiledGraph[dict[str, Any]]:
         """The compiled graph, made at the first use."""
-        return self.graph.compile(name=self.name)
+        return self.graph.compile(name=self.name, checkpointer=self._checkpointer, types=self._types, lease=self._lease)
 
     @property
     def plan(self) -> Any:
@@ -155,7 +172,11 @@ class ReactAgent:
         return self.app.plan
 
     async def run(self, input: Any, config: RunConfig | None = None, *, context: Any = None) -> AgentResult:
-        """Answer `input`: a text, a message, a list of messages, or a state. Raises as `CompiledGraph.invoke` does."""
+        """Answer `input`: a text, a message, a list of messages, or a state.
+
+        On a thread also `Command(resume=...)`, the answers to what was asked, or None, to go on where it stood. Raises
+        as `CompiledGraph.invoke` does.
+        """
         given = _state(input)
         return await self._told(given, config, lambda: self.app.invoke(given, config, context=context))
 
@@ -198,7 +219,7 @@ class ReactAgent:
 
     async def _told(
         self,
-        given: Mapping[str, Any],
+        given: Any,
         config: RunConfig | None,
         start: Callable[[], Coroutine[Any, Any, RunResult[dict[str, Any]]]],
     ) -> AgentResult:
@@ -206,7 +227,8 @@ class ReactAgent:
         listeners = telemetry.listeners()
         if listeners is None:
             return self._result(await start())
-        with self._operation(listeners, given, config) as operation:
+        told: dict[str, Any] = {} if given is None or isinstance(given, Command) else given
+        with self._operation(listeners, told, config) as operation:
             result = self._result(await start())
             operation.answered(result.message, result.usage)
             return result
@@ -247,6 +269,7 @@ class ReactAgent:
             steps=ended.steps,
             run_id=ended.run_id,
             thread_id=ended.thread_id,
+            checkpoint_id=ended.checkpoint_id,
         )
 
     def __repr__(self) -> str:
@@ -266,7 +289,9 @@ def _after_tools(state: dict[str, Any]) -> str:
     return END if answers is not None and answers.metadata.get("finish_reason") == "return_direct" else "llm"
 
 
-def _state(input: Any) -> Mapping[str, Any]:
+def _state(input: Any) -> Any:
+    if input is None or isinstance(input, Command):
+        return cast("Command[Any] | None", input)
     if isinstance(input, str):
         return {"messages": [UserMessage(input)]}
     if isinstance(input, Mapping):
@@ -274,5 +299,5 @@ def _state(input: Any) -> Mapping[str, Any]:
     if isinstance(input, msgspec.Struct):
         return {"messages": [input]}
     if isinstance(input, list):
-        return {"messages": input}
+        return {"messages": cast("list[Any]", input)}
     raise InputError(f"an agent answers a text, a message, a list of messages or a state; found {type(input).__name__}")

@@ -40,6 +40,8 @@ def compose(
     answer itself, or call on several times.
     """
     call = innermost
+    if not interceptors:
+        return call
     for interceptor in reversed(tuple(interceptors)):
         call = _layer(interceptor, call)
     return call

@@ -71,6 +71,11 @@ class ToolStateCollector:
         made = self._calls[index] = CallUpdates()
         return made
 
+    def kept(self, index: int) -> tuple[Mapping[str, Any], ...]:
+        """What stays of one call's updates."""
+        mine = self._calls.get(index)
+        return () if mine is None else mine.kept
+
     def updates(self) -> list[Mapping[str, Any]]:
         """All that was kept: by call index, and within a call as it was written."""
         return [update for index in sorted(self._calls) for update in self._calls[index].kept]

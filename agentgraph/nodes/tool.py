@@ -6,8 +6,9 @@ import copy
 import dis
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MappingView, Sequence
 from functools import cached_property, partial
+from pathlib import PurePath
 from types import FrameType, MethodType
 from typing import Any, cast, overload
 
@@ -18,9 +19,11 @@ from agentgraph.context import CancellationToken, RunContext
 from agentgraph.errors import ConfigError, RunEndedError, listed
 from agentgraph.events import Event, ToolProgress
 from agentgraph.messages import NO_OUTPUT, FilePart, ImagePart, Part, TextPart, sound
+from agentgraph.models.closed_schema import check_strict
 from agentgraph.models.protocol import ToolSpec
 from agentgraph.node import is_async
 from agentgraph.nodes.collector import CallUpdates
+from agentgraph.nodes.limiter import Limiter, limiter_of
 from agentgraph.nodes.signature import (
     ArgumentsError,
     Signature,
@@ -30,6 +33,7 @@ from agentgraph.nodes.signature import (
     described,
     innermost,
     is_method,
+    without_nulls,
 )
 
 __all__ = ["Answer", "Tool", "ToolContext", "ToolError", "as_tool", "as_tools", "tool"]
@@ -141,11 +145,13 @@ class Tool:
     makes a tool of a method: `instance.method` is the tool, with `self` filled in.
 
     `timeout`: seconds a call may take; None: as the tool node says. `return_direct`: after a message all of whose
-    calls are of such tools, the agent stops. With `parameters` (a JSON schema of type object) the function gets the
-    model's arguments by keyword as they are; only that the required ones are there is checked.
+    calls are of such tools, the agent stops. `max_parallel`: most calls of it at work at once in the whole process (of
+    a method: on all instances together), or a `Limiter` that it shares with others. With `parameters` (a JSON schema of
+    type object) the function gets the model's arguments by keyword as they are; only that the required ones are there
+    is checked. `strict`: ask the provider to hold the model to the schema (see `ToolSpec`).
 
-    Raises `ConfigError` naming tool and parameter where the signature has no schema. A type that the module defines
-    further down is looked for at the first use.
+    Raises `ConfigError` naming tool and parameter where the signature has no schema, or one that cannot be strict. A
+    type that the module defines further down is looked for at the first use.
     """
 
     def __init__(
@@ -157,7 +163,11 @@ class Tool:
         parameters: Mapping[str, Any] | None = None,
         timeout: float | None = None,
         return_direct: bool = False,
+        max_parallel: int | Limiter | None = None,
+        strict: bool = False,
     ) -> None:
+        if isinstance(fn, classmethod) or is_method(fn, "cls"):
+            raise ConfigError(f"{fn.__qualname__} is a class method: make the tool below the class, of Class.method")
         if not callable(fn):
             raise ConfigError(f"a tool is made of a function, found {fn!r:.80}")
         inner = innermost(fn)
@@ -169,22 +179,27 @@ class Tool:
         positive(f"tool {self.name!r}: timeout", timeout)
         self.timeout = timeout
         self.return_direct = return_direct
+        self.limiter: Limiter | None = limiter_of(f"tool {self.name!r}: max_parallel", max_parallel)
+        """How many calls of it may be at work at once, in all runs together."""
+        self.strict = strict
         self.is_async: bool = is_async(fn)
         self.is_method: bool = is_method(fn)
         """Whether this is a tool of a class, which becomes callable as one of an instance."""
         self._given = None if parameters is None else dict(parameters)
         if self._given is not None:
             self.context_name = context_parameter(fn, self.name, ToolContext, _names_around(inner))
+            if strict:
+                check_strict(self.name, self._given)
             return
         try:
-            self._signature = Signature(fn, self.name, ToolContext, _names_around(inner))
+            self._signature = Signature(fn, self.name, ToolContext, _names_around(inner), strict=strict)
         except UnresolvedError as error:
             if not _comes_later(inner, error.missing):
                 raise
 
     @cached_property
     def _signature(self) -> Signature:
-        return Signature(self.fn, self.name, ToolContext, {})
+        return Signature(self.fn, self.name, ToolContext, {}, strict=self.strict)
 
     @cached_property
     def context_name(self) -> str | None:
@@ -194,7 +209,7 @@ class Tool:
     @cached_property
     def spec(self) -> ToolSpec:
         """The tool as a model is told of it."""
-        return ToolSpec(self.name, self.description, self.parameters)
+        return ToolSpec(self.name, self.description, self.parameters, self.strict)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -209,6 +224,8 @@ class Tool:
         if self._given is None:
             return self._signature.read(text)
         given = decode(text, self.name)
+        if self.strict:  # what was optional had to be given
+            given = without_nulls(given, self._given)
         missing = [k for k in self._given.get("required", ()) if k not in given]
         if missing:
             raise ArgumentsError(f"invalid arguments for tool {self.name!r}: {listed(missing)} missing")
@@ -241,6 +258,8 @@ def tool(
     parameters: Mapping[str, Any] | None = None,
     timeout: float | None = None,
     return_direct: bool = False,
+    max_parallel: int | Limiter | None = None,
+    strict: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     fn: Callable[..., Any] | None = None,
@@ -251,6 +270,8 @@ def tool(
     parameters: Mapping[str, Any] | None = None,
     timeout: float | None = None,
     return_direct: bool = False,
+    max_parallel: int | Limiter | None = None,
+    strict: bool = False,
 ) -> Any:
     """Make a function a `Tool`, whose options these are: `@tool`, or `@tool(timeout=10)`."""
 
@@ -262,6 +283,8 @@ def tool(
             parameters=parameters,
             timeout=timeout,
             return_direct=return_direct,
+            max_parallel=max_parallel,
+            strict=strict,
         )
 
     return make if fn is None else make(fn)
@@ -286,13 +309,26 @@ def as_tools(given: Any, owner: str) -> tuple[Tool, ...]:
 
 
 def _as_builtin(value: Any) -> Any:
+    """What msgspec does not encode by itself."""
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    if isinstance(value, (Sequence, MappingView)):
+        return list(cast("Iterable[Any]", value))
     dump = getattr(value, "model_dump", None)  # pydantic
-    if callable(dump):
+    if callable(dump) and not isinstance(value, type):
         return dump(mode="json")
+    if type(value).__module__.partition(".")[0] == "pydantic":
+        return sys.modules["pydantic_core"].to_jsonable_python(value)
     raise TypeError(f"nothing to make of a {type(value).__name__}")
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_as_builtin)
+_sorting_encoder = msgspec.json.Encoder(enc_hook=_as_builtin, order="deterministic")
 _PLAIN = (int, float, bool)
 _PARTS = (TextPart, ImagePart, FilePart)
 
@@ -309,8 +345,10 @@ def content_of(value: Any, name: str) -> str | list[Part]:
     items = cast("list[Any]", value if isinstance(value, list) else [value])
     if any(isinstance(i, _PARTS) for i in items) and all(isinstance(i, (*_PARTS, str)) for i in items):
         return [_sound_part(i) for i in items]
+    # the order of a set is another one in each process
+    encoder = _sorting_encoder if isinstance(value, (set, frozenset)) else _encoder
     try:
-        return _encoder.encode(value).decode()
+        return encoder.encode(value).decode()
     except (UnicodeEncodeError, UnicodeDecodeError):
         return _encoder.encode(_sound_all(msgspec.to_builtins(value, str_keys=True, enc_hook=_as_builtin))).decode()
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

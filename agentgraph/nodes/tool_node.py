@@ -2,8 +2,10 @@
 
 The rules:
 - Every call gets exactly one answer, in call order; nothing but its own answer and updates comes of a call.
-- A call's time counts from when it has its permit. At its timeout its token is cancelled, then the call itself;
-  what it gives back afterwards, or wrote, is thrown away, and so is its swallowing of the cancellation.
+- A call's time counts from when it has its permits: its message's, its tool's, the node's `Limiter` (see limiter.py).
+  It takes them all at once, before anything is told of it; one that waits holds none.
+- At its timeout its token is cancelled, then the call itself; what it gives back afterwards, or wrote, is thrown away,
+  and so is its swallowing of the cancellation.
 - A failing call is an answer, not the run's failure, but for `ToolError(always_raise=True)`, an error processor that
   raises, KeyboardInterrupt and SystemExit. Then the other calls are cancelled and waited for, and the first such
   error in call order comes out as itself.
@@ -20,6 +22,7 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
+from agentgraph import telemetry
 from agentgraph.config import positive
 from agentgraph.context import Interrupt, Interrupted, RunContext
 from agentgraph.errors import ConfigError, InputError, unknown
@@ -30,14 +33,20 @@ from agentgraph.nodes.chain import callables, compose
 from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
 from agentgraph.nodes.deadlines import Deadlines
 from agentgraph.nodes.history import with_own_ids
+from agentgraph.nodes.limiter import Hold, Limiter, Loan
 from agentgraph.nodes.signature import ArgumentsError
 from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, ToolUpdate, as_tool, as_tools, content_of
+from agentgraph.strategies import UNSET
 from agentgraph.tasks import NotAllWellError, run_all
 from agentgraph.threads import ThreadCall
 
 __all__ = ["ErrorProcessor", "ToolHandler", "ToolInterceptor", "ToolNode", "ToolRequest", "ToolResolver"]
 
 log: logging.Logger = logging.getLogger("agentgraph")
+
+_ANSWER = "(answer)"
+"""What a call's answer is recorded under."""
+_GIVEN_UP = "this call did not finish: its run was ended before"
 
 
 class ToolRequest(msgspec.Struct, frozen=True, gc=False):
@@ -67,7 +76,8 @@ ErrorProcessor = Callable[[ToolError, ToolCall], Any]
 """`(error, call) -> content of the answer`, sync or async; what it raises fails the run."""
 
 
-def _error_text(error: ToolError, _: ToolCall) -> str:
+def error_text(error: ToolError, _: ToolCall) -> str:
+    """The error's own text, or its type where it has none."""
     return str(error) or type(error).__name__
 
 
@@ -76,9 +86,9 @@ class ToolNode:
 
     Where the last message is a `ToolResponseMessage`, the calls without an answer are run, and it is replaced by the
     complete one (the key needs the `Messages` strategy for that). Calls whose ids repeat or are empty get others, in
-    the message that asks too. Calls run beside each other, `max_parallel` at once
-    (None: all), or one after the other with `parallel=False`: the state is the same. `timeout` is the seconds a call
-    may take, None for no limit; a tool's own comes first.
+    the message that asks too. Calls run beside each other, `max_parallel` at once (None: all; a `Limiter`: together
+    with all others that have it, in the whole process), or one after the other with `parallel=False`: the state is the
+    same. `timeout` is the seconds a call may take, None for no limit; a tool's own comes first.
 
     A call's tool is the node's own, else one of the run's dynamic tools (`run.scratch["tools"]`), else what
     `resolver` finds. `interceptors` wrap each call, the first outermost. `error_processor` makes the answer of a
@@ -95,15 +105,16 @@ class ToolNode:
         *,
         agent_name: str | None = None,
         parallel: bool = True,
-        max_parallel: int | None = 5,
+        max_parallel: int | Limiter | None = 5,
         timeout: float | None = 300.0,
         interceptors: Sequence[ToolInterceptor] = (),
         resolver: ToolResolver | None = None,
-        error_processor: ErrorProcessor = _error_text,
+        error_processor: ErrorProcessor = error_text,
         tool_context: Mapping[str, Any] | None = None,
         log: bool = False,
     ) -> None:
-        positive("ToolNode(max_parallel=...)", max_parallel, whole=True)
+        if not isinstance(max_parallel, Limiter):
+            positive("ToolNode(max_parallel=...)", max_parallel, whole=True)
         positive("ToolNode(timeout=...)", timeout)
         self.tools: dict[str, Tool] = {}
         for made in as_tools(tools, "ToolNode"):
@@ -111,7 +122,12 @@ class ToolNode:
                 raise ConfigError(f"two tools are named {made.name!r}; names must differ: tool(name=...)")
             self.tools[made.name] = made
         self.agent_name = agent_name
-        self.max_parallel: int | None = max_parallel if parallel else 1
+        self.limiter: Limiter | None = max_parallel if isinstance(max_parallel, Limiter) else None
+        """What its calls share with those of others."""
+        self.max_parallel: int | None = (
+            1 if not parallel else None if isinstance(max_parallel, Limiter) else max_parallel
+        )
+        """How many calls of a message run at once."""
         self.timeout = timeout
         self.interceptors: tuple[ToolInterceptor, ...] = callables(interceptors, "ToolNode")
         self._resolver = resolver
@@ -123,31 +139,42 @@ class ToolNode:
         """Run the open calls. Raises `InputError` where the last message asks for none, and as the rules above say."""
         given, answered = _open_message(as_mapping(state), run)
         asked = with_own_ids(given)
-        done = _Answered(answered)
-        responses = [done.take(call, was) for call, was in zip(asked.tool_calls, given.tool_calls, strict=True)]
+        responses = _answers(answered, asked, given)
         to_run = [i for i, response in enumerate(responses) if response is None]
         if not to_run:
             return Updates()
         batch = _Batch(self, asked, state, run)
+        if run.keeps:
+            to_run = batch.recall(to_run, responses)
         try:
             await batch.run(to_run, responses)
+        except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+            if batch.loan is not None:
+                batch.loan.repay_later()
+            raise
         finally:
-            batch.deadlines.close()
+            batch.close()
+            if batch.loan is not None:
+                await batch.loan.repay()
         if batch.questions:
             raise Interrupted(tuple(q for i in sorted(batch.questions) for q in batch.questions[i]))
-        metadata = dict(answered.metadata) if answered is not None else {}
-        metadata.pop("finish_reason", None)
-        if batch.metadata:
-            own = {asked.tool_calls[i].id: batch.metadata[i] for i in sorted(batch.metadata)}
-            metadata["answers"] = {**metadata.get("answers", {}), **own}
-        complete = cast("list[ToolResponse]", responses)
-        if all(batch.returns_direct(i, r) for i, r in enumerate(complete)):
-            metadata["finish_reason"] = "return_direct"
-        # the id follows from the message that asked: whoever runs these calls again makes the same message
-        id = f"{asked.id}-answers" if answered is None else answered.id
-        message = ToolResponseMessage(complete, id=id, metadata=metadata)
-        messages = [message] if asked is given else [asked, message]
-        return Updates([{"messages": messages}, *batch.collector.updates()])
+        return batch.complete(given, answered, cast("list[ToolResponse]", responses))
+
+    async def settle(self, state: Any, run: RunContext[Any]) -> Updates:
+        """What has come of calls that were given up, for a thread that goes on with something else.
+
+        Those that had ended keep their answers and updates; the others are answered as not finished.
+        """
+        given, answered = _open_message(as_mapping(state), run)
+        asked = with_own_ids(given)
+        responses = _answers(answered, asked, given)
+        batch = _Batch(self, asked, state, run)
+        batch.recall([i for i, response in enumerate(responses) if response is None], responses)
+        complete = [
+            ToolResponse(call.id, call.name, _GIVEN_UP, is_error=True) if response is None else response
+            for call, response in zip(asked.tool_calls, responses, strict=True)
+        ]
+        return batch.complete(given, answered, complete)
 
     async def find(self, name: str, run: RunContext[Any]) -> Tool | None:
         """The tool by that name: the node's own, the run's dynamic one, or what the resolver finds."""
@@ -158,6 +185,13 @@ class ToolNode:
                 answer = await answer
             found = None if answer is None else as_tool(answer)
         return found
+
+    def limits(self, tool: Tool | None) -> tuple[Limiter, ...]:
+        """Whose permits a call of this tool needs."""
+        own, of_tool = self.limiter, None if tool is None else tool.limiter
+        if own is None or own is of_tool:
+            return () if of_tool is None else (of_tool,)
+        return (own,) if of_tool is None else (of_tool, own)
 
     def known(self, run: RunContext[Any]) -> list[str]:
         """The names of the node's own tools and the run's dynamic ones."""
@@ -190,21 +224,24 @@ def _open_message(
     raise InputError(f"node {run.node!r} runs the calls of the last message, an AssistantMessage; {found}")
 
 
-class _Answered:
-    """The answers that a message has already. Ids may repeat: each answer stands for one call."""
+def _answers(
+    message: ToolResponseMessage | None, asked: AssistantMessage, given: AssistantMessage
+) -> list[ToolResponse | None]:
+    """The answer that each call has already, by its own id or else by the one it was given with.
 
-    def __init__(self, message: ToolResponseMessage | None) -> None:
-        self._left: dict[str, list[ToolResponse]] = {}
-        for response in message.responses if message is not None else ():
-            self._left.setdefault(response.id, []).append(response)
-
-    def take(self, call: ToolCall, was: ToolCall) -> ToolResponse | None:
-        """The answer to a call, by its own id or else by the one it had before."""
-        answers = self._left.get(call.id) or self._left.get(was.id)
-        if not answers:
-            return None
-        answer = answers.pop(0)
-        return answer if answer.id == call.id else msgspec.structs.replace(answer, id=call.id)
+    Ids may repeat: each answer stands for one call.
+    """
+    if message is None:
+        return [None] * len(asked.tool_calls)
+    left: dict[str, list[ToolResponse]] = {}
+    for response in message.responses:
+        left.setdefault(response.id, []).append(response)
+    found: list[ToolResponse | None] = []
+    for call, was in zip(asked.tool_calls, given.tool_calls, strict=True):
+        answers = left.get(call.id) or left.get(was.id)
+        answer = answers.pop(0) if answers else None
+        found.append(answer and (answer if answer.id == call.id else msgspec.structs.replace(answer, id=call.id)))
+    return found
 
 
 class _Batch:
@@ -215,18 +252,76 @@ class _Batch:
         self.questions: dict[int, tuple[Interrupt, ...]] = {}
         self.metadata: dict[int, Any] = {}
         self._node = node
+        self._asked = asked
         self._calls = asked.tool_calls
         self._cut = asked.finish_reason == "length"
         self._state = state
         self._run = run
         self._tools: dict[int, Tool | None] = {}
+        self._direct: dict[int, bool] = {}
+        """Of calls that ended in an earlier run: whether the agent may stop after them."""
         self._outcomes: dict[int, str] = {}
         self._fatal: list[BaseException] = []
-        self.deadlines = Deadlines()
+        self._listeners = telemetry.listeners()
+        self._deadlines = Deadlines()
+        self.loan: Loan | None = None
+        self._holds: dict[int, Hold] | None = None
+        self._message: Limiter | None = None
         self._task = _current_task()
         self._cancelling = self._task.cancelling()
         self._broken = False
         self._handler = compose(node.interceptors, self._execute)
+
+    def recall(self, indexes: Sequence[int], responses: list[ToolResponse | None]) -> list[int]:
+        """Put in what these calls have answered before the run was interrupted; the indexes of the others.
+
+        A call that has asked something, and has no answer yet, is not run either: it asks the same again.
+        """
+        rest: list[int] = []
+        for index in indexes:
+            call = self._calls[index]
+            part = self._run.part(call.id)
+            kept = part.recorded(_ANSWER)
+            if kept is not UNSET:
+                responses[index], updates, metadata, self._direct[index] = kept
+                mine = self.collector.open(index)
+                for update in updates:
+                    mine.write(ToolUpdate(update, call.name))
+                mine.close()
+                if metadata is not None:
+                    self.metadata[index] = metadata
+            elif asked := part.open_questions():
+                self.questions[index] = asked
+            else:
+                rest.append(index)
+        return rest
+
+    async def _record(self, index: int, response: ToolResponse) -> None:
+        """Keep what a call has come to, so that it is not made again, whatever happens."""
+        updates = [dict(update) for update in self.collector.kept(index)]
+        direct = self._returns_direct(index, response)
+        kept = (response, updates, self.metadata.get(index), direct)
+        await self._run.part(response.id).once(_ANSWER, lambda: kept)
+
+    def complete(
+        self, given: AssistantMessage, answered: ToolResponseMessage | None, responses: list[ToolResponse]
+    ) -> Updates:
+        """The message with all answers, and what the calls have written to the state."""
+        metadata = dict(answered.metadata) if answered is not None else {}
+        metadata.pop("finish_reason", None)
+        if self.metadata:
+            own = {self._calls[i].id: self.metadata[i] for i in sorted(self.metadata)}
+            metadata["answers"] = {**metadata.get("answers", {}), **own}
+        for index, response in enumerate(responses):
+            if not self._returns_direct(index, response):
+                break
+        else:
+            metadata["finish_reason"] = "return_direct"
+        # the id follows from the message that asked: whoever runs these calls again makes the same message
+        id = f"{given.id}-answers" if answered is None else answered.id
+        message = ToolResponseMessage(responses, id=id, metadata=metadata)
+        messages = [message] if self._asked is given else [self._asked, message]
+        return Updates([{"messages": messages}, *self.collector.updates()])
 
     async def run(self, indexes: Sequence[int], responses: list[ToolResponse | None]) -> None:
         """Run the calls at these indexes, and put their answers into `responses`."""
@@ -235,7 +330,12 @@ class _Batch:
             for index in indexes:
                 responses[index] = await self._one(index)
             return
-        permits = asyncio.Semaphore(most) if len(indexes) > most else None
+        permits: asyncio.Semaphore | None = None
+        if len(indexes) > most:
+            if self._may_wait(indexes):
+                self._message = Limiter.of_message(most)
+            else:
+                permits = asyncio.Semaphore(most)
 
         async def beside(index: int) -> ToolResponse | None:
             try:
@@ -266,18 +366,79 @@ class _Batch:
         for index, answer in zip(indexes, answers, strict=True):
             responses[index] = answer
 
-    async def _one(self, index: int) -> ToolResponse | None:
-        """One call, from its permit to its answer; None where it asks something."""
+    def _may_wait(self, indexes: Sequence[int]) -> bool:
+        """Whether one of these calls may have to wait for a `Limiter`, though by a tool that is not yet known."""
+        node, calls = self._node, self._calls
+        if node.limiter is not None or node.interceptors:
+            return True
+        return any((t := node.tools.get(calls[i].name)) is None or t.limiter is not None for i in indexes)
+
+    def _one(self, index: int) -> Coroutine[Any, Any, ToolResponse | None]:
+        """One call, from its permits to its answer; None where it asks something."""
+        node = self._node
+        tool = node.tools.get(self._calls[index].name)
+        if tool is None or tool.limiter is not None or self._message is not None or node.limiter or node.interceptors:
+            return self._limited(index, tool)
+        return self._permitted(index, tool, None)
+
+    async def _limited(self, index: int, tool: Tool | None) -> ToolResponse | None:
+        node, call = self._node, self._calls[index]
+        failure: BaseException | None = None
+        try:
+            await self._permit(index, tool)
+            if tool is None:
+                try:
+                    tool = await node.find(call.name, self._run)
+                except (Exception, Interrupted, asyncio.CancelledError, BaseExceptionGroup) as error:
+                    failure = error  # raised again where the call's own are looked at
+                    if self._stopped(0):
+                        raise asyncio.CancelledError from failure
+                else:
+                    await self._permit(index, tool)
+            return await self._permitted(index, tool, failure)
+        finally:
+            failure = None  # else it and this frame hold each other
+            if self._holds is not None and (hold := self._holds.get(index)) is not None:
+                hold.end()
+
+    async def _permit(self, index: int, tool: Tool | None) -> None:
+        """Wait for what a call of this tool needs, with nothing of it in hand."""
+        limiters = self._node.limits(tool)
+        if self._holds is None:
+            if not limiters and self._message is None:
+                return
+            self._holds = {}
+            self.loan = Loan.from_enclosing()
+        hold = self._holds.get(index)
+        if hold is None:
+            if not limiters and self._message is None:
+                return
+            hold = self._holds[index] = Hold(self.loan, self._message)
+        elif hold.ready and hold.limiters == limiters:
+            return
+        async with self._run.waiting():
+            await hold.take(limiters)
+        if self._broken:  # the failing call's permit comes here before its cancellation does
+            raise asyncio.CancelledError
+        if limiters:
+            hold.enclose()
+
+    async def _permitted(self, index: int, tool: Tool | None, failure: BaseException | None) -> ToolResponse | None:
+        """One call that has its permits, from its start to its answer. `failure`: why its tool was not found."""
         node, run, call = self._node, self._run, self._calls[index]
         began: float | None = None
         if run.has_reader:
             began = asyncio.get_running_loop().time()
             await run.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
-        failure: BaseException | None = None
         response: Any = None
+        part: RunContext[Any] | None = None
         try:
-            tool = self._tools[index] = node.tools.get(call.name) or await node.find(call.name, run)
-            response = await self._handler(ToolRequest(call, tool, self._state, run, index))
+            if failure is not None:
+                raise failure
+            self._tools[index] = tool
+            if node.interceptors:
+                part = run.part(call.id)  # what they ask and record is the call's own
+            response = await self._handler(ToolRequest(call, tool, self._state, part or run, index))
         except Interrupted as asked:
             self.questions[index] = asked.interrupts
         except (Exception, asyncio.CancelledError) as error:  # an interceptor's, or one that must fail the run
@@ -288,22 +449,32 @@ class _Batch:
                 raise
             questions = [q for leaf in _leaves(asked) for q in cast("Interrupted", leaf).interrupts]
             self.questions[index] = tuple(questions)
-        if self._stopped(0):  # also where an interceptor has swallowed it
-            raise asyncio.CancelledError from failure
-        if failure is not None and any(failure is f for f in self._fatal):
-            raise failure
-        if index in self.questions:
-            return None
-        if failure is None and not isinstance(response, ToolResponse):
-            failure = TypeError(f"an interceptor returned {type(response).__name__}, and no ToolResponse")
-        response = cast("ToolResponse", response) if failure is None else await self._failed(failure, call, index)
-        if response.id != call.id or response.name != call.name:
-            response = msgspec.structs.replace(response, id=call.id, name=call.name)
-        if node.interceptors:
-            response = msgspec.structs.replace(response, content=content_of(response.content, call.name))
-        if began is not None or node.log:
-            await self._tell(index, response, began)
-        return response
+        try:
+            if self._stopped(0):  # also where an interceptor has swallowed it
+                raise asyncio.CancelledError from failure
+            if failure is not None and any(failure is f for f in self._fatal):
+                raise failure
+            if index in self.questions:
+                return None
+            if failure is None and not isinstance(response, ToolResponse):
+                failure = TypeError(f"an interceptor returned {type(response).__name__}, and no ToolResponse")
+            if failure is not None:
+                self.collector.open(index)  # in place of what its tool has written
+                self.metadata.pop(index, None)
+                response = await self._failed(failure, call, index)
+            if response.id != call.id or response.name != call.name:
+                response = msgspec.structs.replace(response, id=call.id, name=call.name)
+            if node.interceptors:
+                response = msgspec.structs.replace(response, content=content_of(response.content, call.name))
+            if run.keeps:
+                await self._record(index, response)
+            if began is not None or node.log:
+                await self._tell(index, response, began)
+            return response
+        finally:
+            failure = None  # else it and this frame hold each other
+            if part is not None:
+                part.close("the call has ended")
 
     def _stopped(self, cancelling: int) -> bool:
         """Whether this call has to end: the run was cancelled, or another call has failed it.
@@ -333,7 +504,9 @@ class _Batch:
         call, tool, index = request.call, request.tool, request.index
         self._outcomes.pop(index, None)
         self.metadata.pop(index, None)
-        self._tools[index] = tool
+        if tool is not self._tools[index]:
+            await self._permit(index, tool)
+            self._tools[index] = tool
         if tool is None:
             known = self._node.known(request.run)
             return ToolResponse(call.id, call.name, unknown("tool", call.name, known), is_error=True)
@@ -348,12 +521,22 @@ class _Batch:
         context: ToolContext | None = None
         if tool.context_name is not None:
             extras = self._node.tool_context
-            context = ToolContext(request.run, request.state, call.id, call.name, extras, updates)
+            context = ToolContext(self._run, request.state, call.id, call.name, extras, updates)
             keywords = {**keywords, tool.context_name: context}
         limit = tool.timeout if tool.timeout is not None else self._node.timeout
         try:
-            value = await self._within(limit, tool, positional, keywords, context)
-            response = self._answer(call, index, value, updates)
+            if self._listeners is None:
+                value = await self._within(limit, tool, positional, keywords, context)
+                response = self._answer(call, index, value, updates)
+            else:
+                with telemetry.execute_tool(self._listeners, tool=tool, call=call) as operation:
+                    try:
+                        value = await self._within(limit, tool, positional, keywords, context)
+                    except _TimedOut:
+                        operation.timed_out()
+                        raise
+                    response = self._answer(call, index, value, updates)
+                    operation.returned(response.content)
         except _TimedOut as late:
             updates.discard()
             self._outcomes[index] = "timeout"
@@ -381,8 +564,10 @@ class _Batch:
         """What the tool returned. Raises what it raised, or `_TimedOut`."""
         task = _current_task()
         cancelling = task.cancelling()
-        thread = None if tool.is_async else ThreadCall()
-        deadline = None if limit is None else self.deadlines.start(limit, task, context)
+        # whoever has its turn among the threads may wait for what this call has
+        in_turn = tool.limiter is None and self._node.limiter is None
+        thread = None if tool.is_async else ThreadCall(in_turn=in_turn)
+        deadline = None if limit is None else self._deadlines.start(limit, task, context)
         failure: BaseException | None = None
         value: Any = None
         try:
@@ -396,25 +581,28 @@ class _Batch:
             failure = error
         late = False
         if deadline is not None:
-            self.deadlines.stop(deadline)
+            self._deadlines.stop(deadline)
             if late := deadline.expired:
                 task.uncancel()
-        if isinstance(failure, (KeyboardInterrupt, SystemExit)):
-            raise failure
-        cancelled = isinstance(failure, asyncio.CancelledError)
-        stopped = self._stopped(cancelling)
-        if late and not stopped:
-            raise _TimedOut(thread_runs=thread is not None and thread.running) from failure
-        if stopped or (cancelled and task.cancelling() > cancelling):  # the latter: by an interceptor
-            if context is not None:
-                context.end(cancel="it was cancelled")
-            raise asyncio.CancelledError from failure
-        if cancelled:
-            text = f"CancelledError, though nothing had cancelled it; {failure}"
-            raise _StrayCancelError(text.rstrip("; ")) from failure
-        if failure is not None:
-            raise failure
-        return value
+        try:
+            if isinstance(failure, (KeyboardInterrupt, SystemExit)):
+                raise failure
+            cancelled = isinstance(failure, asyncio.CancelledError)
+            stopped = self._stopped(cancelling)
+            if late and not stopped:
+                raise _TimedOut(thread_runs=thread is not None and thread.running) from failure
+            if stopped or (cancelled and task.cancelling() > cancelling):  # the latter: by an interceptor
+                if context is not None:
+                    context.end(cancel="it was cancelled")
+                raise asyncio.CancelledError from failure
+            if cancelled:
+                text = f"CancelledError, though nothing had cancelled it; {failure}"
+                raise StrayCancelError(text.rstrip("; ")) from failure
+            if failure is not None:
+                raise failure
+            return value
+        finally:
+            failure = None  # else it and this frame hold each other
 
     def _cut_off(self, call: ToolCall) -> str:
         return (
@@ -454,10 +642,18 @@ class _Batch:
             content = "; ".join(map(_told, leaves))
         return ToolResponse(call.id, call.name, content_of(content, call.name), is_error=True)
 
-    def returns_direct(self, index: int, response: ToolResponse) -> bool:
+    def close(self) -> None:
+        """All calls have ended. Lets go of what holds the batch in turn, so that nothing waits for the collector."""
+        self._deadlines.close()
+        self._fatal.clear()
+        del self._handler
+
+    def _returns_direct(self, index: int, response: ToolResponse) -> bool:
         """Whether the agent may stop after this call."""
         if response.is_error:
             return False
+        if index in self._direct:
+            return self._direct[index]
         tool = self._tools.get(index) or self._node.tools.get(response.name) or _dynamic(self._run).get(response.name)
         return tool is not None and tool.return_direct
 
@@ -474,7 +670,7 @@ def _bound(fn: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[
     return fn(*positional, **keywords)
 
 
-class _StrayCancelError(Exception):
+class StrayCancelError(Exception):
     """A tool raised `CancelledError`, and nobody had cancelled it: its error like any other."""
 
 
@@ -488,13 +684,13 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _told(error: BaseException) -> str:
     """An error for the model: type and text."""
-    if isinstance(error, _StrayCancelError):
+    if isinstance(error, StrayCancelError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _current_task() -> asyncio.Task[Any]:
-    return cast("asyncio.Task[Any]", asyncio.current_task())  # never None in a coroutine
+    return asyncio.current_task()  # pyright: ignore[reportReturnType]  # never None in a coroutine; a cast is a call
 
 
 def _is_json(text: str) -> bool:

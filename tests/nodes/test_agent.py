@@ -46,6 +46,7 @@ from agentgraph.messages import (
 from agentgraph.models import Delta, ModelError, ModelRequest, ModelResponse, StreamCutError
 from agentgraph.nodes import (
     Answer,
+    Limiter,
     LlmNode,
     LlmRequest,
     ModelCall,
@@ -151,7 +152,7 @@ async def test_a_text_a_message_a_list_or_a_state_is_answered(question: Any) -> 
     assert [texts(r.messages) for r in model.requests] == [["17 + 25?"], ["17 + 25?", "", "42"]]
 
 
-@pytest.mark.parametrize("question", [42, b"17 + 25?", None, ("17 + 25?",)])
+@pytest.mark.parametrize("question", [42, b"17 + 25?", ("17 + 25?",)])
 async def test_anything_else_is_an_error_that_says_what_is_answered(question: Any) -> None:
     with pytest.raises(InputError, match=f"a list of messages or a state; found {type(question).__name__}"):
         await ReactAgent("clerk", ScriptedModel([])).run(question)
@@ -205,6 +206,28 @@ async def test_tools_that_only_an_interceptor_brings_are_run() -> None:
         result = await ReactAgent("clerk", model, interceptors=[bring]).run("17 + 25?")
     assert texts(result.messages) == ["17 + 25?", "", "42", "It is 42."]
     assert [t.name for t in model.requests[0].tools] == ["add"]
+
+
+async def test_with_a_resolver_there_is_a_tool_node_without_tools() -> None:
+    async def resolver(name: str) -> Tool | None:
+        return add if name == "add" else None
+
+    async with ScriptedModel([call_add(), "It is 42."]) as model:
+        result = await ReactAgent("clerk", model, resolver=resolver).run("17 + 25?")
+    assert texts(result.messages) == ["17 + 25?", "", "42", "It is 42."]
+
+
+async def test_an_error_processor_and_a_tool_context_reach_the_tool_node() -> None:
+    @tool
+    async def read(ctx: ToolContext) -> None:
+        raise ToolError(f"no file in {ctx.extras['folder']}")
+
+    def told(error: ToolError, call: ToolCall) -> str:
+        return f"{call.name}: {error}; try another"
+
+    model = ScriptedModel([[ToolCall("c1", "read")], "done"])
+    agent = ReactAgent("clerk", model, [read], error_processor=told, tool_context={"folder": "/tmp"})  # noqa: S108
+    assert (await agent.run("go")).messages[2].text == "read: no file in /tmp; try another"
 
 
 async def test_agents_graph_may_be_changed_before_the_first_run() -> None:
@@ -381,7 +404,16 @@ async def test_whatever_tools_return_the_next_request_has_no_empty_answer() -> N
     assert result.text == "accepted"
 
 
-@pytest.mark.parametrize(("limits", "most"), [({"parallel": False}, 1), ({"max_parallel": 2}, 2), ({}, 5)])
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [
+        ({"parallel": False}, 1),
+        ({"max_parallel": 2}, 2),
+        ({"max_parallel": Limiter(3)}, 3),
+        ({"max_parallel": None}, 7),
+        ({}, 5),
+    ],
+)
 async def test_so_many_tools_run_at_once(limits: dict[str, Any], most: int) -> None:
     running = 0
     seen: list[int] = []

@@ -1,12 +1,17 @@
 """Tools: their options, what their results become, and what a call gets to know of its run."""
 
 import asyncio
+import collections
 import contextvars
+import datetime as dt
 import functools
 import threading
+import types
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from enum import StrEnum
+from decimal import Decimal
+from enum import Enum, Flag, StrEnum
+from pathlib import PurePosixPath
 from typing import Any, cast
 
 import msgspec
@@ -177,6 +182,56 @@ async def test_with_a_schema_of_its_own_a_tool_gets_the_arguments_as_they_are() 
     assert "not valid JSON" in (await answer_of(f, '{"b"')).text
 
 
+async def test_a_strict_tool_says_so_and_takes_null_for_what_it_was_not_given() -> None:
+    class Place(msgspec.Struct):
+        x: int
+        y: int = 7
+
+    @tool(strict=True)
+    async def f(at: Place, n: int = 3, q: str | None = "q") -> Any:
+        return [at, n, q]
+
+    assert f.spec.strict
+    assert not Tool(f.fn).spec.strict
+    answer = await answer_of(f, '{"at": {"x": 1, "y": null}, "n": null, "q": null}')
+    assert answer.content == '[{"x":1,"y":7},3,null]'
+
+
+OPTIONAL = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": ["integer", "null"]}, "c": {"type": "integer"}},
+    "required": ["c"],
+}
+
+
+async def test_a_strict_tool_with_a_schema_of_its_own_gets_no_null_that_the_schema_does_not_take() -> None:
+    async def f(**given: Any) -> Any:
+        return given
+
+    call = '{"a": null, "b": null, "c": null}'
+    assert (await answer_of(Tool(f, parameters=OPTIONAL, strict=True), call)).content == '{"b":null,"c":null}'
+    assert (await answer_of(Tool(f, parameters=OPTIONAL), call)).content == '{"a":null,"b":null,"c":null}'
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({"type": "object"}, "tool 'f': cannot be strict: it takes an object with any keys"),
+        (
+            {"type": "object", "properties": {"a": {"type": "array"}}},
+            "tool 'f', parameter 'a': cannot be strict: it takes any value",
+        ),
+        ({"anyOf": [SCHEMA]}, "tool 'f': cannot be strict: the arguments are not one plain object"),
+    ],
+)
+def test_a_schema_that_no_provider_takes_strictly_is_refused(parameters: Any, why: str) -> None:
+    def f(**given: Any): ...
+
+    Tool(f, parameters=parameters)
+    with pytest.raises(ConfigError, match=why):
+        Tool(f, parameters=parameters, strict=True)
+
+
 async def test_a_plain_function_runs_in_a_thread_with_the_callers_contextvars() -> None:
     user: contextvars.ContextVar[str] = contextvars.ContextVar("user")
     user.set("ada")
@@ -215,6 +270,35 @@ class Model(pydantic.BaseModel):
     name: str = "it"
 
 
+@pydantic.dataclasses.dataclass
+class Shelf:
+    models: list[Model]
+
+
+@dataclass
+class Row:
+    model: Model
+    ids: set[int]
+
+
+class Weight(Enum):
+    LIGHT = 1
+
+
+class Lock(Flag):
+    OPEN = 1
+    LIT = 2
+
+
+class Name(str):
+    __slots__ = ()
+
+
+class Ratio(float):
+    __slots__ = ()
+
+
+URL = pydantic.TypeAdapter(pydantic.HttpUrl).validate_python("https://example.com")
 IMAGE = ImagePart(url="https://example.com/a.png")
 FILE = FilePart(data=b"%PDF")
 
@@ -237,6 +321,29 @@ RESULTS: list[tuple[Any, Any]] = [
     (Mood.GOOD, "good"),
     (Model(n=1), '{"n":1,"name":"it"}'),
     ({"all": [Model(n=1)]}, '{"all":[{"n":1,"name":"it"}]}'),
+    (Shelf([Model(n=1)]), '{"models":[{"n":1,"name":"it"}]}'),
+    (Row(Model(n=1), {2}), '{"model":{"n":1,"name":"it"},"ids":[2]}'),
+    ([URL], '["https://example.com/"]'),
+    (pydantic.SecretStr("key"), '"**********"'),
+    (Weight.LIGHT, "1"),
+    (Lock.OPEN | Lock.LIT, "3"),
+    ({Mood.GOOD: Mood.GOOD}, '{"good":"good"}'),
+    ([Name("Ada"), Ratio(0.5)], '["Ada",0.5]'),
+    (b"hi", '"aGk="'),
+    ({"c", "a", "b"}, '["a","b","c"]'),
+    (frozenset([2, 1]), "[1,2]"),
+    ((1, "a"), '[1,"a"]'),
+    (collections.deque([1]), "[1]"),
+    (range(3), "[0,1,2]"),
+    ({"a": 1}.keys(), '["a"]'),
+    ({"a": 1}.items(), '[["a",1]]'),
+    (types.MappingProxyType({"a": 1}), '{"a":1}'),
+    (collections.Counter("aa"), '{"a":2}'),
+    (PurePosixPath("/a/b"), '"/a/b"'),
+    (dt.date(2026, 1, 2), '"2026-01-02"'),
+    ([Decimal("1.50"), 10**30], '["1.50",1000000000000000000000000000000]'),
+    (float("nan"), "null"),
+    (Name("text"), "text"),
     (TextPart("hi"), [TextPart("hi")]),
     (IMAGE, [IMAGE]),
     ([TextPart("hi"), IMAGE, FILE], [TextPart("hi"), IMAGE, FILE]),
@@ -255,6 +362,10 @@ async def test_each_kind_of_result_becomes_content_that_is_not_empty(value: Any,
     assert type(answer.content) in (str, list)
 
 
+class Holder(pydantic.BaseModel, arbitrary_types_allowed=True):
+    it: object
+
+
 def circle() -> list[Any]:
     made: list[Any] = []
     made.append(made)
@@ -264,8 +375,19 @@ def circle() -> list[Any]:
 @pytest.mark.case("D17")
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [(object(), "object"), ({(1, 2): 3}, "dict"), ([object()], "list"), (circle(), "list"), (print, "builtin")],
-    ids=["object", "key", "inside", "circle", "function"],
+    [
+        (object(), "object"),
+        ({(1, 2): 3}, "dict"),
+        ([object()], "list"),
+        (circle(), "list"),
+        (print, "builtin"),
+        ((n for n in [1]), "generator"),
+        (Model, "ModelMetaclass"),
+        (Holder(it=object()), "Holder"),
+        (1j, "complex"),
+        ([IMAGE, object()], "list"),
+    ],
+    ids=["object", "key", "inside", "circle", "function", "generator", "class", "pydantic", "complex", "parts"],
 )
 async def test_a_result_without_a_json_form_is_an_error_answer_naming_tool_and_type(value: Any, kind: str) -> None:
     async def odd(ctx: ToolContext) -> Any:

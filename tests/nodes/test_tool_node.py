@@ -9,8 +9,6 @@ from typing import Annotated, Any, cast
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agentgraph import (
     END,
@@ -1254,77 +1252,6 @@ async def test_with_log_each_call_is_told_of(caplog: pytest.LogCaptureFixture) -
         'ada: tool gone (c1) error: "un',
     ]
     assert repr(ToolNode([other], agent_name="ada")) == "<ToolNode ada ['other']>"
-
-
-# --- any calls with any outcomes
-
-OUTCOMES = [
-    "ok",
-    "none",
-    "error",
-    "refuse",
-    "cancelled",
-    "group",
-    "late",
-    "stubborn",
-    "odd",
-    "unknown",
-    "bad arguments",
-]
-
-
-async def act(outcome: str, delay: int, ctx: ToolContext) -> Any:
-    ctx.update(log=[f"{ctx.call_id} begins"], files={ctx.call_id: delay})
-    try:
-        await asyncio.sleep(100 if outcome in ("late", "stubborn") else delay)
-    except asyncio.CancelledError:
-        if outcome != "stubborn":
-            raise
-    ctx.update(log=[f"{ctx.call_id} ends"], last=ctx.call_id)
-    match outcome:
-        case "error":
-            raise ValueError("boom")
-        case "refuse":
-            raise ToolError("no")
-        case "cancelled":
-            raise asyncio.CancelledError
-        case "group":
-            async with asyncio.TaskGroup() as group:
-                group.create_task(fail("in a group"))
-        case "odd":
-            return object()
-        case "ok" | "late" | "stubborn":
-            return Answer(outcome, update={"log": "and an answer"}, metadata={"delay": delay})
-        case _:
-            pass
-    return None
-
-
-@settings(max_examples=50)
-@given(
-    st.lists(st.tuples(st.sampled_from(OUTCOMES), st.integers(0, 4)), min_size=1, max_size=7),
-    st.integers(1, 8),
-    st.booleans(),
-)
-def test_any_calls_give_the_same_answers_and_state_in_parallel_and_serially(
-    plan: list[tuple[str, int]], most: int, intercepted: bool
-) -> None:
-    calls: list[tuple[str, str]] = []
-    for outcome, delay in plan:
-        name = "nobody" if outcome == "unknown" else "act"
-        given_delay: Any = "soon" if outcome == "bad arguments" else delay
-        calls.append((name, msgspec.json.encode({"outcome": outcome, "delay": given_delay}).decode()))
-    state = asking(*calls)
-    interceptors = [passing] if intercepted else []
-    results: list[State] = []
-    for options in ({"parallel": False}, {"max_parallel": most}):
-        app = app_of([act], timeout=10, interceptors=interceptors, **options)
-        results.append(run_with_clock(app.invoke(state)).state)
-    serial, parallel = results
-    assert msgspec.json.encode(serial) == msgspec.json.encode(parallel)
-    assert [a.id for a in answers(serial)] == [f"c{n}" for n in range(len(plan))]
-    assert [not a.is_error for a in answers(serial)] == [outcome in ("ok", "none") for outcome, _ in plan]
-    assert all(a.text for a in answers(serial))
 
 
 @pytest.mark.parametrize("by", ["context", "answer"])
