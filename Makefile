@@ -1,4 +1,4 @@
-# make demo | test | check | bench | fuzz | format | lock | clean
+# make demo | test | check | bench | fuzz | soak | format | lock | clean
 #
 # Each works alone on a fresh clone: it sets up what it needs first, once. Needed beforehand: make, and Python 3.11
 # or newer with its venv module (another one than `python3`: make PYTHON=python3.12 ...).
@@ -11,7 +11,7 @@ PIP := -m pip --disable-pip-version-check -qq install
 LINTED := agentgraph tests benchmarks examples
 UV := uv==0.13.9
 
-.PHONY: demo test check bench fuzz format lock clean
+.PHONY: demo test check bench fuzz soak format lock clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.run
@@ -34,6 +34,9 @@ bench: $(BENCH)/.bench
 FUZZ_SECONDS ?= 60
 fuzz: $(VENV)/.dev
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m pytest tests/fuzz $(ARGS)
+
+soak: $(VENV)/.run
+	@$(PY) -m benchmarks.soak $(ARGS)
 
 format: $(VENV)/.dev
 	@$(PY) -m ruff check --fix --exit-zero --quiet $(LINTED)

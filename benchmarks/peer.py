@@ -40,6 +40,12 @@ async def plus(a: int, b: int) -> int:
     return a + b
 
 
+@tool("plus")
+def plus_sync(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
 def _calls(count: int, round_: int = 0) -> AIMessage:
     return AIMessage(
         "", tool_calls=[{"name": "plus", "args": {"a": i, "b": 1}, "id": f"call_{round_}_{i}"} for i in range(count)]
@@ -90,10 +96,10 @@ def fan_out(branches: int) -> Case:
     return case
 
 
-def tools(count: int) -> Case:
-    """A graph of one tool node that answers `count` calls."""
+def tools(count: int, kind: str = "async") -> Case:
+    """A graph of one tool node that answers `count` calls, of an async or a sync tool."""
     graph = StateGraph(MessagesState)
-    graph.add_node("tools", ToolNode([plus]))
+    graph.add_node("tools", ToolNode([plus if kind == "async" else plus_sync]))
     graph.add_edge(START, "tools")
     graph.add_edge("tools", END)
     app = graph.compile()
@@ -202,7 +208,15 @@ def run(wait: Callable[[], Awaitable[object]]) -> Case:
 
 
 async def _try_all() -> None:
-    for case in (self_loop(50), fan_out(100), tools(8), agent(10, 8), tokens(100), run(lambda: asyncio.sleep(0))):
+    for case in (
+        self_loop(50),
+        fan_out(100),
+        tools(8),
+        tools(8, "sync"),
+        agent(10, 8),
+        tokens(100),
+        run(lambda: asyncio.sleep(0)),
+    ):
         await case()
 
 
