@@ -1,4 +1,4 @@
-# make demo | test | check | bench | fuzz | soak | format | lock | clean
+# make demo | test | check | bench | fuzz | soak | services | format | lock | clean
 #
 # Each works alone on a fresh clone: it sets up what it needs first, once. Needed beforehand: make, and Python 3.11
 # or newer with its venv module (another one than `python3`: make PYTHON=python3.12 ...).
@@ -11,7 +11,7 @@ PIP := -m pip --disable-pip-version-check -qq install
 LINTED := agentgraph tests benchmarks examples
 UV := uv==0.13.9
 
-.PHONY: demo test check bench fuzz soak format lock clean
+.PHONY: demo test check bench fuzz soak services format lock clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.run
@@ -37,6 +37,15 @@ fuzz: $(VENV)/.dev
 
 soak: $(VENV)/.run
 	@$(PY) -m benchmarks.soak $(ARGS)
+
+# What some tests need of the system: a Postgres server, which they start themselves, and strace. Without them those
+# tests are skipped, and `make test` says so.
+SERVICES = $(if $(wildcard /usr/lib/postgresql/*/bin/initdb),,postgresql) $(if $(shell command -v strace),,strace)
+services:
+	@[ -z "$(strip $(SERVICES))" ] || { \
+		[ "$$(id -u)" = 0 ] || { echo "needed: apt install $(strip $(SERVICES))"; exit 1; }; \
+		echo "installing $(strip $(SERVICES))"; export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends $(strip $(SERVICES)) >/dev/null; }
 
 format: $(VENV)/.dev
 	@$(PY) -m ruff check --fix --exit-zero --quiet $(LINTED)
