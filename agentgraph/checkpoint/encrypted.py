@@ -94,7 +94,7 @@ class Encrypted:
         epoch: int,
         entries: Sequence[Entry],
         *,
-        lease: float,
+        lease: float | None,
         status: str | None = None,
         drop: Sequence[Span] = (),
         new_line: Line | None = None,

@@ -88,7 +88,7 @@ class MemorySaver:
         epoch: int,
         entries: Sequence[Entry],
         *,
-        lease: float,
+        lease: float | None,
         status: str | None = None,
         drop: Sequence[Span] = (),
         new_line: Line | None = None,
@@ -118,7 +118,7 @@ class MemorySaver:
                 thread.deaths = 0
             if status is not None:
                 thread.status = status
-            thread.expires = now + lease
+            thread.expires = None if lease is None else now + lease
             thread.changed = now
 
     async def renew(self, thread_id: str, epoch: int, lease: float) -> None:

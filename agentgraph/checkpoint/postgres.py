@@ -126,7 +126,7 @@ _CLAIM = (
 )
 _APPEND = """
     SELECT {s}agentgraph_append(
-        %(name)s, %(epoch)s, %(lease)s, %(status)s, %(durable)s,
+        %(name)s, %(epoch)s, %(lease)s::float8, %(status)s, %(durable)s,
         %(drop_lines)s::integer[], %(drop_afters)s::bigint[], %(drop_uptos)s::bigint[],
         %(line)s, %(parent)s, %(after)s,
         %(seqs)s::bigint[], %(lines)s::integer[], %(kinds)s::text[], %(keys)s::text[], %(fulls)s::boolean[],
@@ -216,7 +216,7 @@ class PostgresSaver:
         epoch: int,
         entries: Sequence[Entry],
         *,
-        lease: float,
+        lease: float | None,
         status: str | None = None,
         drop: Sequence[Span] = (),
         new_line: Line | None = None,
@@ -228,7 +228,7 @@ class PostgresSaver:
             _APPEND,
             name=_put(thread_id),
             epoch=epoch,
-            lease=float(lease),
+            lease=None if lease is None else float(lease),
             status=None if status is None else _put(status),
             durable=durable,
             drop_lines=[span.line for span in drop],

@@ -116,7 +116,7 @@ class Checkpointer(Protocol):
         epoch: int,
         entries: Sequence[Entry],
         *,
-        lease: float,
+        lease: float | None,
         status: str | None = None,
         drop: Sequence[Span] = (),
         new_line: Line | None = None,
@@ -125,9 +125,9 @@ class Checkpointer(Protocol):
         """Write entries, which come in the order of their numbers, after all that is there.
 
         One whose number is there already takes its place. In the same transaction, and before that, entries in `drop`
-        are removed and `new_line` is added; `status` is set, and the lease begins anew. With `durable` it has survived
-        a power cut when this returns; without, at least the death of this process. `ValueError` where an entry's line
-        is not there.
+        are removed and `new_line` is added; `status` is set, and the lease begins anew, or with None the claim is given
+        back as by `release`. With `durable` it has survived a power cut when this returns; without, at least the death
+        of this process. `ValueError` where an entry's line is not there.
         """
         ...
 

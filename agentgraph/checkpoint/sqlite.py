@@ -121,7 +121,7 @@ class SqliteSaver:
         epoch: int,
         entries: Sequence[Entry],
         *,
-        lease: float,
+        lease: float | None,
         status: str | None = None,
         drop: Sequence[Span] = (),
         new_line: Line | None = None,
@@ -160,7 +160,7 @@ class SqliteSaver:
             db.execute(
                 "UPDATE threads SET last = ?, line = ?, expires = ?, changed = ?, status = coalesce(?, status), "
                 "deaths = CASE WHEN ? THEN 0 ELSE deaths END WHERE name = ?",
-                (last, line, now + lease, now, status, checkpoint, thread_id),
+                (last, line, lease if lease is None else now + lease, now, status, checkpoint, thread_id),
             )
 
         await self._file.do(work, writes=True, durable=durable)

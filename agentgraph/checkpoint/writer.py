@@ -100,7 +100,11 @@ class Writer:
         self._status = status
         self._closing = True
         self._wake.set()
-        await all_ended((self._task,))
+        try:
+            await all_ended((self._task,))
+        finally:
+            # these hold the writer in turn: all of a run would stay until the garbage collector comes by
+            del self._task, self._failed
         if self.failure is not None:
             raise self.failure
 
@@ -109,8 +113,9 @@ class Writer:
             while await self._something_to_do():
                 await self._flush()
             if self._pending():
-                await self._flush()
-            await self._store.release(self._thread_id, self._epoch, self._status)
+                await self._flush(last=True)
+            else:
+                await self._store.release(self._thread_id, self._epoch, self._status)
         except Exception as error:
             self.failure = error
             self._failed(error)
@@ -138,7 +143,7 @@ class Writer:
     def _pending(self) -> bool:
         return bool(self._entries or self._drop or self._new_line)
 
-    async def _flush(self) -> None:
+    async def _flush(self, *, last: bool = False) -> None:
         entries, drop, new_line, status = list(self._entries.values()), self._drop, self._new_line, self._status
         self._entries, self._drop, self._new_line, self._status = {}, [], None, self._status if self._closing else None
         self._waiting = 0
@@ -146,7 +151,7 @@ class Writer:
             self._thread_id,
             self._epoch,
             entries,
-            lease=self._lease,
+            lease=None if last else self._lease,
             status=status,
             drop=drop,
             new_line=new_line,

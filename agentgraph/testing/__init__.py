@@ -10,6 +10,7 @@ from agentgraph.models.guard import RealModelRefusedError
 from agentgraph.testing.checkpointer_suite import CheckpointerSuite
 from agentgraph.testing.clock import JumpingLoop, TasksLeftError, run_with_clock, with_clock
 from agentgraph.testing.scripted import FunctionModel, ScriptedModel, ScriptError
+from agentgraph.testing.store_suite import StoreSuite
 from agentgraph.testing.transcript import (
     RecordedRequest,
     Transcript,
@@ -25,6 +26,7 @@ __all__ = [
     "RecordedRequest",
     "ScriptError",
     "ScriptedModel",
+    "StoreSuite",
     "TasksLeftError",
     "Transcript",
     "TranscriptServer",

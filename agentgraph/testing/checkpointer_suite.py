@@ -10,8 +10,6 @@ method is a test), or without it (`asyncio.run(TestMyStore().run())`)::
 No test waits for time to pass, and none minds what else is in the store: all names are new ones.
 """
 
-# ruff: noqa: D102  # a test says by its name what it shows
-
 from __future__ import annotations
 
 import asyncio
@@ -106,6 +104,17 @@ class CheckpointerSuite:
             _same(await saver.claim(name, "graph", "me", _LONG), None, "a claim after `renew`")
             await saver.renew(name, epoch, _OVER)
             _claimed(await saver.claim(name, "graph", "me", _LONG))
+
+    async def test_an_append_without_a_lease_gives_the_claim_back(self) -> None:
+        async with self.saver() as saver:
+            name = _name()
+            first = _claimed(await saver.claim(name, "graph", "me", _LONG))
+            await saver.append(name, first.epoch, [_record(1)], lease=_LONG, status="running")
+            await saver.append(name, first.epoch, [_record(2)], lease=None)
+            given = await _thread(saver, name)
+            _same((given.claimed, given.status, given.epoch), (False, "running", first.epoch), "a thread given back")
+            second = _claimed(await saver.claim(name, "graph", "me", _LONG))
+            _same((second.last, second.deaths), (2, 0), "the last entry, and deaths of a thread that was given back")
 
     async def test_of_many_claims_at_once_one_is_granted(self) -> None:
         async with self.saver() as saver:
@@ -565,7 +574,8 @@ async def _compare_one(
         thread.epoch = epochs[name] = made.epoch
         thread.lease = over
     elif what == "append":
-        await _compare_append(saver, draw, name, epoch, thread, is_newest, (lease, over), status, done)
+        term = (lease, over) if draw.random() < 0.8 else (None, "back")
+        await _compare_append(saver, draw, name, epoch, thread, is_newest, term, status, done)
     elif what in ("renew", "release"):
         done.append(f"{what}({name!r}, {epoch}, {lease if what == 'renew' else status})")
         call = saver.renew(name, epoch, lease) if what == "renew" else saver.release(name, epoch, status)
@@ -601,7 +611,7 @@ async def _compare_append(
     epoch: int,
     thread: _Kept | None,
     is_newest: bool,
-    lease: tuple[float, str],
+    lease: tuple[float | None, str],
     status: str | None,
     done: list[str],
 ) -> None:

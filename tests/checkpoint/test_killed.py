@@ -99,3 +99,12 @@ async def test_killed_workers_do_nothing_again_that_was_recorded(
     told = await killed(str(tmp_path / "runs.db"), tmp_path)
     with capsys.disabled():
         sys.stdout.write(f"\nSQLite: {told}\n")
+
+
+@pytest.mark.may_block
+async def test_killed_workers_do_nothing_again_that_was_recorded_in_postgres(
+    postgres_dsn: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = await killed(postgres_dsn, tmp_path)
+    with capsys.disabled():
+        sys.stdout.write(f"\nPostgres: {told}\n")
