@@ -18,11 +18,13 @@ from agentgraph.context import Interrupt, RunContext
 from agentgraph.errors import ConfigError, InputError
 from agentgraph.graph import StateGraph
 from agentgraph.messages import AssistantMessage, Message, ToolResponseMessage, Usage, UserMessage
-from agentgraph.models.by_name import provider_of
+from agentgraph.models.by_name import as_model, provider_of
 from agentgraph.models.protocol import ChatModel
 from agentgraph.node import END, START, Command, Updates, as_mapping
 from agentgraph.nodes.chain import callables
 from agentgraph.nodes.chunks import ChunkInterceptor
+from agentgraph.nodes.hooks.bound import Bound, bound, chain, interceptors_of
+from agentgraph.nodes.hooks.hook import Hook, WrapsModel, WrapsTool
 from agentgraph.nodes.limiter import Limiter
 from agentgraph.nodes.llm_node import Advisor, LlmNode, ModelInterceptor
 from agentgraph.nodes.template import TemplateRenderer, render
@@ -66,8 +68,10 @@ class ReactAgent:
     has no tool node. `system_prompt`, `instruction`, `template_renderer`, `options`, `output_type`, `output_schema`,
     `advisors`, `interceptors`, `chunk_interceptors`, `stream`, `on_error` and `log` are as in `LlmNode`; `parallel`,
     `max_parallel`, `tool_timeout` (seconds), `tool_interceptors`, `resolver`, `error_processor` and `tool_context` as
-    in `ToolNode`; `checkpointer`, `types` and `lease` as in `StateGraph.compile`, where a run with a `thread_id` goes on
-    from the last one. `strategies` are further state keys, for tools that write to the state, and how their updates merge.
+    in `ToolNode`; `checkpointer`, `types` and `lease` as in `StateGraph.compile`: a run with a `thread_id` goes on from
+    the last one. `hooks` stand before and after the agent and its model calls, and may bring tools, interceptors and
+    state keys (see `agentgraph.nodes.hooks`). `interceptors` may also be objects with `wrap_model`, `wrap_tool` or
+    `wrap_chunks`. `strategies` are further state keys, and how their updates merge.
     `output_key` names a state key that gets the answer too. `graph` is the agent as an ordinary `StateGraph`, which may
     be changed before the first run. The agent itself can be a node of another graph, as any compiled graph: on that
     graph's `messages`, or on what `add_node(..., input=..., output=...)` says.
@@ -87,8 +91,9 @@ class ReactAgent:
         output_type: Any = None,
         output_schema: Mapping[str, Any] | None = None,
         output_key: str | None = None,
+        hooks: Sequence[Hook] = (),
         advisors: Sequence[Advisor] = (),
-        interceptors: Sequence[ModelInterceptor] = (),
+        interceptors: Sequence[ModelInterceptor | WrapsModel | WrapsTool] = (),
         chunk_interceptors: Sequence[ChunkInterceptor] = (),
         stream: bool = True,
         on_error: Literal["raise", "message"] = "raise",
@@ -108,10 +113,19 @@ class ReactAgent:
             raise ConfigError("an agent needs a name that is not empty")
         if output_key == "messages":
             raise ConfigError("output_key: 'messages' is the conversation, where the answer stands anyway")
-        interceptors = callables(interceptors, "ReactAgent")
+        model = as_model(model)
         advisors = callables(advisors, "ReactAgent", "advisor", "a function of (request)")
+        hung = bound(
+            name,
+            model,
+            hooks,
+            interceptors_of(interceptors),
+            callables(tool_interceptors, "ReactAgent"),
+            chunk_interceptors,
+            as_tools(tools, "ReactAgent"),
+        )
         self.name = name
-        self.tools: tuple[Tool, ...] = as_tools(tools, "ReactAgent")
+        self.tools: tuple[Tool, ...] = hung.tools
         self.output_key = output_key
         self._checkpointer = checkpointer
         self._types: tuple[type | StoredType[Any], ...] = (*types, *types_in(output_type))
@@ -128,8 +142,8 @@ class ReactAgent:
             output_type=output_type,
             output_schema=output_schema,
             advisors=advisors,
-            interceptors=interceptors,
-            chunk_interceptors=chunk_interceptors,
+            interceptors=hung.model,
+            chunk_interceptors=hung.chunks,
             stream=stream,
             on_error=on_error,
             log=log,
@@ -141,25 +155,39 @@ class ReactAgent:
                 parallel=parallel,
                 max_parallel=max_parallel,
                 timeout=tool_timeout,
-                interceptors=tool_interceptors,
+                interceptors=hung.tool,
                 resolver=resolver,
                 error_processor=error_processor,
                 tool_context=tool_context,
                 log=log,
             )
-            if self.tools or interceptors or advisors or resolver is not None
+            if self.tools or hung.model or advisors or resolver is not None
             else None
         )
         own: dict[str, Strategy] = {"messages": Messages(), "input": Replace(), output_key or _OUTPUT: Replace()}
-        self.graph: StateGraph[dict[str, Any]] = StateGraph(strategies=own | dict(strategies or {}))
-        self.graph.add_node("llm", self.llm)
-        self.graph.add_edge(START, "llm")
+        self.graph: StateGraph[dict[str, Any]] = StateGraph(strategies=own | hung.strategies | dict(strategies or {}))
+        self._build(hung)
+
+    def _build(self, hung: Bound) -> None:
+        """START, the hooks before, the model, the hooks after it, the tools and back, or the last hooks and END."""
+        graph, steps = self.graph, hung.steps
+        first, last = steps["before_model"], steps["after_agent"]
+        again = first[0].node if first else "llm"
+        over = last[0].node if last else END
+        acts = {} if self.tool_node is None else {"tools": "tools"}
+        jumps = {"model": again, "end": over, **acts}
+        before = chain(graph, steps["before_agent"], START, "", jumps)
+        before = chain(graph, first, before, "", {**jumps, "model": "llm"})
+        graph.add_node("llm", self.llm)
+        graph.add_edge(before, "llm")
+        after = chain(graph, steps["after_model"], "llm", "", jumps)
         if self.tool_node is None:
-            self.graph.add_edge("llm", END)
+            graph.add_edge(after, over)
         else:
-            self.graph.add_node("tools", self.tool_node)
-            self.graph.add_conditional_edges("llm", _after_llm, ["tools", END])
-            self.graph.add_conditional_edges("tools", _after_tools, ["llm", END])
+            graph.add_node("tools", self.tool_node)
+            graph.add_conditional_edges(after, _after_llm, {"tools": "tools", "model": again, "end": over})
+            graph.add_conditional_edges("tools", _after_tools, {"model": again, "end": over})
+        chain(graph, last, "", END, {**jumps, "end": END})
 
     @cached_property
     def app(self) -> CompiledGraph[dict[str, Any]]:
@@ -226,10 +254,10 @@ class ReactAgent:
         """Run to the end, and tell whoever records."""
         listeners = telemetry.listeners()
         if listeners is None:
-            return self._result(await start())
+            return self._result(await start(), given)
         told: dict[str, Any] = {} if given is None or isinstance(given, Command) else given
         with self._operation(listeners, told, config) as operation:
-            result = self._result(await start())
+            result = self._result(await start(), given)
             operation.answered(result.message, result.usage)
             return result
 
@@ -246,11 +274,18 @@ class ReactAgent:
             messages=given.get("messages") or (),
         )
 
-    def _result(self, ended: RunResult[dict[str, Any]]) -> AgentResult:
+    def _result(self, ended: RunResult[dict[str, Any]], given: Any) -> AgentResult:
+        spoken = cast("Any", given).get("messages") if isinstance(given, Mapping) else None
+        asked = getattr(spoken[-1], "id", None) if spoken else None
         state = ended.state
         messages: list[Message] = state.get("messages", [])
-        answers = (m for m in reversed(messages) if isinstance(m, (AssistantMessage, ToolResponseMessage)))
-        answer = next(answers, None)
+        answer: Message | None = None
+        for message in reversed(messages):
+            if message.id == asked:  # what is further up is not of this turn, which a hook may have ended
+                break
+            if isinstance(message, (AssistantMessage, ToolResponseMessage)):
+                answer = message
+                break
         text = "" if answer is None else answer.text
         output: Any = None
         if isinstance(answer, ToolResponseMessage):  # the state's output, if any, is that of an earlier turn
@@ -280,13 +315,21 @@ _OUTPUT = "_output"
 
 
 def _after_llm(state: dict[str, Any]) -> str:
-    last = state["messages"][-1]
-    return "tools" if isinstance(last, AssistantMessage) and last.tool_calls else END
+    """Where calls are open, to the tools; a hook may have answered some of them, or all."""
+    messages = state["messages"]
+    last = messages[-1] if messages else None
+    if isinstance(last, AssistantMessage):
+        return "tools" if last.tool_calls else "end"
+    if not isinstance(last, ToolResponseMessage):
+        return "end"
+    asked = next((m for m in reversed(messages) if isinstance(m, AssistantMessage)), None)
+    answered = {response.id for response in last.responses}
+    return "model" if asked is None or all(call.id in answered for call in asked.tool_calls) else "tools"
 
 
 def _after_tools(state: dict[str, Any]) -> str:
     answers = next((m for m in reversed(state["messages"]) if isinstance(m, ToolResponseMessage)), None)
-    return END if answers is not None and answers.metadata.get("finish_reason") == "return_direct" else "llm"
+    return "end" if answers is not None and answers.metadata.get("finish_reason") == "return_direct" else "model"
 
 
 def _state(input: Any) -> Any:

@@ -48,6 +48,10 @@ class LlmRequest(ModelRequest, frozen=True, kw_only=True):
 
     dynamic_tools: Sequence[Tool] = ()
     """Further tools, told to the model and to the run's tool node. Where a name is taken, that tool stays."""
+    model: ChatModel | None = None
+    """Which model to ask: another one for this call."""
+    run: RunContext[Any] | None = None
+    """The node's run, to emit events, ask or record something."""
 
 
 ModelCall = Callable[[ModelRequest], Awaitable[ModelResponse]]
@@ -253,6 +257,8 @@ class LlmNode:
             options=self.options.copy(),
             context={**run.config.metadata, **given},
             message_id=new_id(),
+            model=self.model,
+            run=run,
         )
 
     def __repr__(self) -> str:
@@ -276,13 +282,14 @@ class _Asking:
         """Ask the model: what interceptors wrap, and may do several times."""
         run = self._run
         request = self._final(request)
+        model = getattr(request, "model", None) or self._node.model
         stream = self._node.streams and bool(run.config.metadata.get("stream", True))
         listeners = telemetry.listeners()
         if listeners is None:
-            response = await self._asked(request, stream=stream)
+            response = await self._asked(model, request, stream=stream)
         else:
-            with self._operation(listeners, request, stream=stream) as operation:
-                response = await self._asked(request, stream=stream)
+            with self._operation(listeners, model, request, stream=stream) as operation:
+                response = await self._asked(model, request, stream=stream)
                 operation.answered(response.message, response.message.usage)
         usage = response.message.usage
         if usage is not None:
@@ -309,20 +316,21 @@ class _Asking:
         self._told.add(request.message_id or "")
         return request
 
-    async def _asked(self, request: ModelRequest, *, stream: bool) -> ModelResponse:
-        model, interceptors = self._node.model, self._node.chunk_interceptors
+    async def _asked(self, model: ChatModel, request: ModelRequest, *, stream: bool) -> ModelResponse:
+        interceptors = self._node.chunk_interceptors
         if interceptors:
             deltas = model.stream(request) if stream else whole(model, request)
             deltas = intercepted(deltas, interceptors, request, model.name, self._run.heartbeat)
-            response = await self._streamed(request, deltas, tell=stream)
+            response = await self._streamed(model, request, deltas, tell=stream)
         elif stream:
-            response = await self._streamed(request, model.stream(request))
+            response = await self._streamed(model, request, model.stream(request))
         else:
             response = await model.generate(request)
         return no_response(model.name, response)
 
-    def _operation(self, listeners: telemetry.Listeners, request: ModelRequest, *, stream: bool) -> telemetry.Operation:
-        model = self._node.model
+    def _operation(
+        self, listeners: telemetry.Listeners, model: ChatModel, request: ModelRequest, *, stream: bool
+    ) -> telemetry.Operation:
         return telemetry.chat(
             listeners,
             model=model.name,
@@ -338,9 +346,9 @@ class _Asking:
         )
 
     async def _streamed(
-        self, request: ModelRequest, given: AsyncGenerator[Delta, None], *, tell: bool = True
+        self, model: ChatModel, request: ModelRequest, given: AsyncGenerator[Delta, None], *, tell: bool = True
     ) -> ModelResponse:
-        run, model = self._run, self._node.model
+        run = self._run
         response: ModelResponse | None = None
         async with aclosing(given) as deltas:
             async for delta in deltas:

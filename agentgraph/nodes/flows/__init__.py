@@ -1,0 +1,1 @@
+"""Agents that work together, each flow an ordinary graph."""

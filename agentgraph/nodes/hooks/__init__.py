@@ -1,0 +1,41 @@
+"""What may be hung into an agent: the contract of hooks, and those that come with this library."""
+
+from agentgraph.nodes.hooks.hook import (
+    AfterAgent,
+    AfterModel,
+    AgentParts,
+    BeforeAgent,
+    BeforeModel,
+    Binds,
+    BringsState,
+    BringsTools,
+    FunctionHook,
+    Hook,
+    Jump,
+    WrapsModel,
+    WrapsTool,
+    after_agent,
+    after_model,
+    before_agent,
+    before_model,
+)
+
+__all__ = [
+    "AfterAgent",
+    "AfterModel",
+    "AgentParts",
+    "BeforeAgent",
+    "BeforeModel",
+    "Binds",
+    "BringsState",
+    "BringsTools",
+    "FunctionHook",
+    "Hook",
+    "Jump",
+    "WrapsModel",
+    "WrapsTool",
+    "after_agent",
+    "after_model",
+    "before_agent",
+    "before_model",
+]

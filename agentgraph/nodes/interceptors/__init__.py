@@ -1,0 +1,1 @@
+"""What may stand round an agent's calls of its model and its tools."""
