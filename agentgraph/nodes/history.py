@@ -284,10 +284,7 @@ def sound_message(message: M) -> M:
 def _reads_sound(message: Message) -> bool:
     """Whether all that a model gets to read of it is sound."""
     if isinstance(message, ToolResponseMessage):
-        for response in message.responses:
-            if not _is_sound(response.content):
-                return False
-        return True
+        return all(_is_sound(response.content) for response in message.responses)
     if isinstance(message, UserMessage):
         return _is_sound(message.content)
     if not _is_sound(message.text):

@@ -8,12 +8,11 @@ A hook is any object with some of the members below; none of them is needed. A p
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, overload, runtime_checkable
 
 import msgspec
 
-from agentgraph.context import RunContext
 from agentgraph.errors import ConfigError, listed, unknown
 from agentgraph.models.protocol import ChatModel
 from agentgraph.nodes.tool import Tool
@@ -27,6 +26,7 @@ __all__ = [
     "BeforeAgent",
     "BeforeModel",
     "Binds",
+    "BringsInterceptors",
     "BringsState",
     "BringsTools",
     "FunctionHook",
@@ -63,10 +63,11 @@ HookFunction = Callable[..., Any]
 
 @runtime_checkable
 class BeforeAgent(Protocol):
-    """Runs once, at the beginning of a turn."""
+    """Runs once, at the beginning of a turn; as all of these, it returns an update of the state, a `Jump`, or None."""
 
-    def before_agent(self, state: Any, run: RunContext[Any], /) -> Any:
-        """Return an update of the state, a `Jump`, or None."""
+    @property
+    def before_agent(self) -> HookFunction:
+        """A method of `(state)` or `(state, run)`."""
         ...
 
 
@@ -74,8 +75,9 @@ class BeforeAgent(Protocol):
 class BeforeModel(Protocol):
     """Runs before each call of the model."""
 
-    def before_model(self, state: Any, run: RunContext[Any], /) -> Any:
-        """Return an update of the state, a `Jump`, or None."""
+    @property
+    def before_model(self) -> HookFunction:
+        """A method of `(state)` or `(state, run)`."""
         ...
 
 
@@ -83,8 +85,9 @@ class BeforeModel(Protocol):
 class AfterModel(Protocol):
     """Runs after each call of the model, before its tools."""
 
-    def after_model(self, state: Any, run: RunContext[Any], /) -> Any:
-        """Return an update of the state, a `Jump`, or None."""
+    @property
+    def after_model(self) -> HookFunction:
+        """A method of `(state)` or `(state, run)`."""
         ...
 
 
@@ -92,8 +95,9 @@ class AfterModel(Protocol):
 class AfterAgent(Protocol):
     """Runs once, at the end of a turn."""
 
-    def after_agent(self, state: Any, run: RunContext[Any], /) -> Any:
-        """Return an update of the state, a `Jump`, or None."""
+    @property
+    def after_agent(self) -> HookFunction:
+        """A method of `(state)` or `(state, run)`."""
         ...
 
 
@@ -101,8 +105,9 @@ class AfterAgent(Protocol):
 class WrapsModel(Protocol):
     """Is round each call of the model, as an interceptor."""
 
-    async def wrap_model(self, request: Any, call: Any, /) -> Any:
-        """See `ModelInterceptor`."""
+    @property
+    def wrap_model(self) -> Callable[..., Awaitable[Any]]:
+        """A method as `ModelInterceptor`: `async (request, call) -> response`."""
         ...
 
 
@@ -110,8 +115,9 @@ class WrapsModel(Protocol):
 class WrapsTool(Protocol):
     """Is round each call of a tool, as an interceptor."""
 
-    async def wrap_tool(self, request: Any, call: Any, /) -> Any:
-        """See `ToolInterceptor`."""
+    @property
+    def wrap_tool(self) -> Callable[..., Awaitable[Any]]:
+        """A method as `ToolInterceptor`: `async (request, call) -> response`."""
         ...
 
 
@@ -122,6 +128,16 @@ class BringsTools(Protocol):
     @property
     def tools(self) -> Iterable[Tool | Callable[..., Any]]:
         """Tools or functions."""
+        ...
+
+
+@runtime_checkable
+class BringsInterceptors(Protocol):
+    """Gives the agent interceptors."""
+
+    @property
+    def interceptors(self) -> Iterable[Any]:
+        """Functions of (request, call) round the model, or objects with `wrap_model` or `wrap_tool`."""
         ...
 
 
@@ -178,6 +194,7 @@ Hook = (
     | WrapsModel
     | WrapsTool
     | BringsTools
+    | BringsInterceptors
     | BringsState
     | Binds
     | HookFunction
@@ -207,7 +224,7 @@ Decorated = Callable[[HookFunction], FunctionHook]
 
 
 @overload
-def before_agent(fn: HookFunction, /) -> FunctionHook: ...
+def before_agent(fn: HookFunction, /, *, name: str | None = None, jumps: Sequence[str] = ()) -> FunctionHook: ...
 @overload
 def before_agent(*, name: str | None = None, jumps: Sequence[str] = ()) -> Decorated: ...
 def before_agent(fn: HookFunction | None = None, /, *, name: str | None = None, jumps: Sequence[str] = ()) -> Any:
@@ -216,7 +233,7 @@ def before_agent(fn: HookFunction | None = None, /, *, name: str | None = None, 
 
 
 @overload
-def before_model(fn: HookFunction, /) -> FunctionHook: ...
+def before_model(fn: HookFunction, /, *, name: str | None = None, jumps: Sequence[str] = ()) -> FunctionHook: ...
 @overload
 def before_model(*, name: str | None = None, jumps: Sequence[str] = ()) -> Decorated: ...
 def before_model(fn: HookFunction | None = None, /, *, name: str | None = None, jumps: Sequence[str] = ()) -> Any:
@@ -225,7 +242,7 @@ def before_model(fn: HookFunction | None = None, /, *, name: str | None = None, 
 
 
 @overload
-def after_model(fn: HookFunction, /) -> FunctionHook: ...
+def after_model(fn: HookFunction, /, *, name: str | None = None, jumps: Sequence[str] = ()) -> FunctionHook: ...
 @overload
 def after_model(*, name: str | None = None, jumps: Sequence[str] = ()) -> Decorated: ...
 def after_model(fn: HookFunction | None = None, /, *, name: str | None = None, jumps: Sequence[str] = ()) -> Any:
@@ -234,7 +251,7 @@ def after_model(fn: HookFunction | None = None, /, *, name: str | None = None, j
 
 
 @overload
-def after_agent(fn: HookFunction, /) -> FunctionHook: ...
+def after_agent(fn: HookFunction, /, *, name: str | None = None, jumps: Sequence[str] = ()) -> FunctionHook: ...
 @overload
 def after_agent(*, name: str | None = None, jumps: Sequence[str] = ()) -> Decorated: ...
 def after_agent(fn: HookFunction | None = None, /, *, name: str | None = None, jumps: Sequence[str] = ()) -> Any:
