@@ -14,10 +14,12 @@ from agentgraph import (
     END,
     START,
     CancellationToken,
+    Checkpoint,
     Command,
     CompiledGraph,
     Interrupt,
     Node,
+    Resumed,
     Retry,
     RunConfig,
     RunContext,
@@ -25,7 +27,9 @@ from agentgraph import (
     RunStream,
     Send,
     StateGraph,
+    ThreadState,
 )
+from agentgraph.checkpoint import Encrypted, MemorySaver, PostgresSaver, SqliteSaver, StoredType
 from agentgraph.events import Event, ModelDelta, RunFinished
 from agentgraph.messages import (
     AssistantMessage,
@@ -67,7 +71,11 @@ from agentgraph.nodes import (
     ToolRequest,
     tool,
 )
+from agentgraph.nodes.hooks import Jump, before_model
 from agentgraph.nodes.jinja import jinja
+from agentgraph.nodes.mcp import McpTools
+from agentgraph.nodes.openapi import OpenApiTools
+from agentgraph.store import Item, SqliteStore
 from agentgraph.strategies import Append, Merge, Messages, Reduce, Strategy
 from agentgraph.testing import FunctionModel, ScriptedModel, serve_transcript
 
@@ -151,12 +159,34 @@ def build() -> CompiledGraph[State]:
     return app
 
 
+@before_model(jumps=["end"])
+async def brief(state: Any, run: RunContext[Any]) -> Jump | None:
+    return Jump("end", {"notes": ["too long"]}) if len(state["messages"]) > 100 else None
+
+
+async def keep(graph: StateGraph[State]) -> None:
+    async with SqliteSaver("runs.db") as saver, PostgresSaver("postgresql://...") as other, MemorySaver() as third:
+        graph.compile(checkpointer=saver, types=[Data, StoredType(complex, "complex", str, complex)], lease=10.0)
+        graph.compile(checkpointer=Encrypted(other, Encrypted.new_key()), interrupt_before=["plan"])
+        agent = ReactAgent("clerk", model("openai:gpt-4.1-mini"), hooks=[brief], checkpointer=third)
+    async with SqliteStore("memories.db") as store:
+        assert_type(await store.get(("users", "ada"), "tea"), Item | None)
+    async with McpTools(command="server") as mcp, OpenApiTools("api.yaml", base_url="http://...") as api:
+        ReactAgent("clerk", model("openai:gpt-4.1-mini"), [*mcp, *api])
+
+
 async def run(app: CompiledGraph[State]) -> None:
     result = await app.invoke({"question": "?"}, RunConfig(thread_id="1", max_concurrency=4, timeout=5.0), context=3)
     assert_type(result, RunResult[State])
     assert_type(result.state, State)
     assert_type(result.usage, Usage | None)
     assert_type(result.interrupts, tuple[Interrupt, ...])
+    assert_type(await app.state(RunConfig(thread_id="1")), ThreadState[State] | None)
+    assert_type(await app.history(RunConfig(thread_id="1"), limit=3), list[Checkpoint])
+    assert_type(await app.update_state(RunConfig(thread_id="1"), {"cost": 1.0}, as_node="plan"), RunConfig)
+    assert_type(await app.resume_pending(context=3), list[Resumed[State]])
+    await app.invoke(Command(resume={"id": True}), RunConfig(thread_id="1", durability="sync", if_busy="refuse"))
+    await app.invoke(None, RunConfig(thread_id="1", checkpoint_id="0.1"))
     stream = app.stream({"question": "?"}, buffer=10)
     assert_type(stream, RunStream[RunResult[State]])
     async with stream as events:
