@@ -307,6 +307,11 @@ class _Asking:
             scratch = self._run.scratch
             scratch["tools"] = {**scratch.get("tools", {}), **{t.name: t for t in request.dynamic_tools}}
             changes["tools"] = _offered(request.tools, request.dynamic_tools)
+        output = self._node.output if request.output_schema is not None else None
+        if output is not None and not getattr(getattr(request, "model", None), "native_output_schema", True):
+            # another model than the node's own, which takes no schema: the form is asked for in words
+            changes["messages"] = _with_format(request.messages, output.prompt())
+            changes["output_schema"] = None
         if request.options.get("tools") == []:
             changes["tools"] = []
             changes["options"] = {k: v for k, v in request.options.items() if k != "tools"}

@@ -351,6 +351,23 @@ async def test_an_interceptor_may_ask_another_model() -> None:
     assert (events.result.text, told) == ("from the other", "from the other")
 
 
+async def test_another_model_that_takes_no_schema_is_asked_for_the_form_in_words() -> None:
+    class Native(ScriptedModel):
+        native_output_schema = True
+
+    other = ScriptedModel(['{"n": 3}'])
+
+    async def swap(request: LlmRequest, call: Any) -> ModelResponse:
+        assert request.output_schema is not None
+        return await call(msgspec.structs.replace(request, model=other))
+
+    agent = ReactAgent("clerk", Native([]), output_type=dict[str, int], interceptors=[swap])
+    assert (await agent.run("hello")).output == {"n": 3}
+    (asked,) = other.requests
+    assert asked.output_schema is None
+    assert "fits this JSON schema" in asked.messages[-1].text
+
+
 async def test_hooks_of_many_runs_at_once_do_not_mix() -> None:
     @before_model
     async def say(state: Any, run: RunContext[Any]) -> dict[str, Any]:
