@@ -308,7 +308,8 @@ class _Asking:
             scratch["tools"] = {**scratch.get("tools", {}), **{t.name: t for t in request.dynamic_tools}}
             changes["tools"] = _offered(request.tools, request.dynamic_tools)
         output = self._node.output if request.output_schema is not None else None
-        if output is not None and not getattr(getattr(request, "model", None), "native_output_schema", True):
+        asked = getattr(request, "model", None) or self._node.model
+        if output is not None and not getattr(asked, "native_output_schema", False):
             # another model than the node's own, which takes no schema: the form is asked for in words
             changes["messages"] = _with_format(request.messages, output.prompt())
             changes["output_schema"] = None
