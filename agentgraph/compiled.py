@@ -13,7 +13,7 @@ from agentgraph._engine.journal import Keeper, head_of
 from agentgraph._engine.plan import Plan
 from agentgraph._engine.reader import EventBuffer, RunStream
 from agentgraph._engine.retention import prune_thread
-from agentgraph._engine.run import LEFT_BEHIND, GraphRun, run_child, run_graph, update_thread
+from agentgraph._engine.run import GraphRun, LeftBehind, run_child, run_graph, update_thread
 from agentgraph.checkpoint.protocol import Entry, spans
 from agentgraph.config import RunConfig, positive
 from agentgraph.context import Interrupt, RunContext
@@ -241,14 +241,14 @@ class CompiledGraph(Generic[S]):
         positive("resume_pending(at_once=...)", at_once, whole=True, needed=True)
         keeper = self._keeper("resume_pending()")
         config = msgspec.structs.replace(_checked(config), if_busy="refuse", checkpoint_id=None, run_id=None)
-        found = await keeper.left_behind(most_deaths)
+        found = await keeper.left_behind()
         permits = asyncio.Semaphore(at_once)
 
         async def resume(thread_id: str) -> Resumed[S] | None:
             async with permits:
                 own = msgspec.structs.replace(config, thread_id=thread_id)
                 try:
-                    run = await run_graph(self.plan, keeper, LEFT_BEHIND, own, context, new_id(), None)
+                    run = await run_graph(self.plan, keeper, LeftBehind(most_deaths), own, context, new_id(), None)
                 except ThreadBusyError:
                     return None  # somebody else was quicker
                 except Exception as error:

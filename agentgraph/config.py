@@ -10,7 +10,7 @@ import msgspec
 
 from agentgraph.errors import ConfigError, listed
 
-__all__ = ["Retry", "RunConfig", "positive"]
+__all__ = ["Retry", "RunConfig", "is_transient", "may_pass", "positive"]
 
 
 def positive(where: str, value: object, *, whole: bool = False, needed: bool = False) -> None:
@@ -131,8 +131,11 @@ def is_transient(error: BaseException) -> bool:
 
     An error whose `retried` attribute is true was already tried again by whoever raised it: not once more.
     """
-    if getattr(error, "retried", False):
-        return False
+    return not getattr(error, "retried", False) and may_pass(error)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Tell what `is_transient` does, and not mind whether it was already tried again."""
     if isinstance(error, (ConnectionError, TimeoutError)):
         return True
     status = getattr(error, "status_code", None)

@@ -277,8 +277,8 @@ class Done:
 
     def __init__(self) -> None:
         self.asked: list[bytes] = []
-        self.graphs = 0
-        self.running = False
+        self.graphs: int = 0
+        self.running: bool = False
 
 
 class RunContext(Generic[C]):

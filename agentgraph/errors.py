@@ -37,7 +37,8 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> str:
     known = list(known)
     near = nearest(name, known)
     hint = f"; did you mean {near!r}?" if near else ";"
-    return f"unknown {kind} {name!r}{hint} known: {listed(known)}"
+    told = repr(name)  # a model or a server may have written it, at any length
+    return f"unknown {kind} {told if len(told) <= 100 else f'{told[:100]}...'}{hint} known: {listed(known)}"
 
 
 class AgentGraphError(Exception):

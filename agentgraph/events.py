@@ -156,6 +156,8 @@ class InterruptRaised(_Base, frozen=True, tag="interrupt"):
 
     id: str
     value: Any = None
+    error: str = ""
+    """What was wrong with the answer that it was given, where it has to be answered again."""
 
 
 class Custom(_Base, frozen=True, tag="custom"):

@@ -130,47 +130,49 @@ class ThreadCall:
         self._in_turn = in_turn
         self.running = False
 
-    async def run(self, fn: Callable[..., T], *args: Any) -> T:
-        """Call `fn(*args)` in a worker thread, with the caller's contextvars, and return what it returns.
+    async def run(self, fn: Callable[..., T], /, *args: Any, **keywords: Any) -> T:
+        """Call the function in a worker thread, with the caller's contextvars, and return what it returns.
 
         After cancellation the thread is left behind and its result thrown away: look at `running`.
         """
         # a call from inside a worker (a node that runs a graph by itself) must not wait for those that wait for it
         if not self._in_turn or getattr(_in_worker, "is_one", False):
-            return await self._run(fn, *args)
+            return await self._run(fn, args, keywords)
         await _turns.take()
         try:
-            return await self._run(fn, *args)
+            return await self._run(fn, args, keywords)
         finally:
             _turns.give_back()
 
-    async def _run(self, fn: Callable[..., T], *args: Any) -> T:
+    async def _run(self, fn: Callable[..., T], args: tuple[Any, ...], keywords: dict[str, Any]) -> T:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         outcome: list[tuple[Any, BaseException | None]] = []
         context = contextvars.copy_context()
 
-        def settle(result: Any, error: BaseException | None) -> None:
-            if not done.done():  # else whoever waited has left
-                outcome.append((result, error))
+        def settle() -> None:
+            if done.done():  # whoever waited has left
+                outcome.clear()
+            else:
                 done.set_result(None)
 
         def job() -> None:
             result: Any = None
             error: BaseException | None = None
             try:
-                result = context.run(fn, *args)
+                result = context.run(fn, *args, **keywords)
             except StopIteration as stop:  # a future cannot carry one
                 error = RuntimeError(f"{getattr(fn, '__name__', fn)!r} raised StopIteration")
                 error.__cause__ = stop
             except BaseException as caught:  # carried over to the waiting task, which raises it
                 error = caught
             self.running = False
+            outcome.append((result, error))
+            result = error = None  # else this frame and the error hold each other, for a moment beyond the run's end
             try:
-                loop.call_soon_threadsafe(settle, result, error)
+                loop.call_soon_threadsafe(settle)
             except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
-            result = error = None  # else the error and this frame hold each other
+                outcome.clear()  # the loop is closed: nobody waits any more
 
         self.running: bool = True
         try:
@@ -181,9 +183,10 @@ class ThreadCall:
         worker.jobs.put(job)
         try:
             await done
+            result, error = outcome.pop()
         finally:
             _awaited.discard(done)
-        result, error = outcome.pop()
+            outcome.clear()
         if error is None:
             return result
         try:

@@ -11,6 +11,7 @@ The rules:
 from __future__ import annotations
 
 import asyncio
+import bisect
 import copy
 import logging
 import os
@@ -33,8 +34,9 @@ from agentgraph.checkpoint.protocol import Checkpointer, Entry, Line, ThreadInfo
 from agentgraph.checkpoint.writer import Writer
 from agentgraph.config import RunConfig
 from agentgraph.context import Interrupt, escaped
-from agentgraph.errors import CodecError, ResumeError, ThreadBusyError, listed
+from agentgraph.errors import CodecError, FencedError, ResumeError, ThreadBusyError, listed
 from agentgraph.strategies import UNSET
+from agentgraph.tasks import all_ended
 from agentgraph.threads import ThreadCall
 
 log = logging.getLogger("agentgraph")
@@ -43,12 +45,14 @@ OWNER = f"{socket.gethostname()}:{os.getpid()}"
 
 _KEPT_STATES = 256
 """Threads of a graph whose newest state is kept in memory."""
-_LARGE = 50_000
-"""Values of so many items or characters are encoded in a worker thread."""
+_LARGE = 100_000
+"""Values of more characters are encoded in a worker thread."""
+_ITEM = 10
+"""Characters that an item counts."""
 _SMALL = 8192
 """Bytes of changes up to which a full checkpoint saves nothing."""
 
-_held: ContextVar[frozenset[tuple[int, str]]] = ContextVar("agentgraph threads held", default=frozenset())
+_held: ContextVar[tuple[_Hold, ...]] = ContextVar("agentgraph threads held", default=())
 """The threads that the current task's runs have claimed: to wait for one of these would last for ever."""
 
 _queues: weakref.WeakValueDictionary[tuple[int, int, str], asyncio.Lock] = weakref.WeakValueDictionary()
@@ -56,6 +60,16 @@ _queues: weakref.WeakValueDictionary[tuple[int, int, str], asyncio.Lock] = weakr
 
 _head = msgspec.json.Encoder()
 _head_of = msgspec.json.Decoder(Head)
+
+
+class _Hold:
+    """That a run has a thread. Tasks that the run's code began, and that outlive it, know it still."""
+
+    __slots__ = ("over", "thread")
+
+    def __init__(self, thread: tuple[int, str]) -> None:
+        self.thread = thread
+        self.over = False
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -76,13 +90,21 @@ class Keeper:
         self.codec = Codec([*types, *_state_types(plan)])
         self.draining = False
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._not_given_back: dict[str, tuple[int, str]] = {}
+        """Threads that the store failed to take back, with their epoch and status."""
 
     @asynccontextmanager
-    async def claimed(self, config: RunConfig, run_id: str) -> AsyncGenerator[Journal]:
-        """The thread that `config` names, as nobody else's; waits for it, or raises `ThreadBusyError`, as it says."""
+    async def claimed(
+        self, config: RunConfig, run_id: str, *, most_deaths: int | None = None
+    ) -> AsyncGenerator[Journal]:
+        """The thread that `config` names, as nobody else's; waits for it, or raises `ThreadBusyError`, as it says.
+
+        With `most_deaths` only a thread whose run somebody has left; one whose run has killed so many of its processes
+        is set aside.
+        """
         thread_id = cast("str", config.thread_id)
         me = (id(self.store), thread_id)
-        if me in _held.get():
+        if any(hold.thread == me and not hold.over for hold in _held.get()):
             raise ThreadBusyError(
                 thread_id,
                 f"thread {thread_id!r} is that of the run which this code is part of, and would wait for itself; "
@@ -96,35 +118,83 @@ class Keeper:
             raise ThreadBusyError(thread_id)
         async with queue:
             info = await self._claim(thread_id, wait=config.if_busy == "wait")
-            token = _held.set(_held.get() | {me})
+            if most_deaths is not None:
+                await self._check_left_behind(info, most_deaths)
+            hold = _Hold(me)
+            token = _held.set((*_held.get(), hold))
             journal = Journal(self, config, info, run_id)
             try:
                 await journal.load(config.checkpoint_id)
                 yield journal
-            except asyncio.CancelledError:
+            except BaseException as error:
+                failed = journal.taken_back() or isinstance(error, Exception)
                 if journal.began:
-                    journal.status = "cancelled"
-                raise
-            except Exception as error:
-                if journal.began:
-                    journal.status = "failed"
-                if journal.writer.failure is not None and error is not journal.writer.failure:
-                    raise journal.writer.failure from error
-                raise
-            finally:
+                    journal.status = "failed" if failed else "cancelled"
+                hold.over = True
                 _held.reset(token)
-                await journal.writer.close(journal.status)
+                failure = await self._given_back(journal)
+                if failure is None or failure is error:
+                    raise
+                if failed:
+                    raise failure from error
+                log.error("thread %r: what was left to be written is not stored", thread_id, exc_info=failure)
+                raise  # a cancellation from outside stays what it is
+            hold.over = True
+            _held.reset(token)
+            failure = await self._given_back(journal)
+            if failure is not None:
+                raise failure
             if journal.ended is not None:
                 self.remember(journal.ended, journal.replayed)
 
     async def _claim(self, thread_id: str, *, wait: bool) -> ThreadInfo:
+        if (mine := self._not_given_back.get(thread_id)) is not None:
+            try:
+                await self.store.release(thread_id, *mine)
+            except FencedError:
+                pass  # somebody else has had it since
+            self._not_given_back.pop(thread_id, None)
         pause = 0.005
-        while (info := await self.store.claim(thread_id, self.plan.name, OWNER, self.lease)) is None:
+        while (info := await self._try_claim(thread_id)) is None:
             if not wait:
                 raise ThreadBusyError(thread_id)
             await asyncio.sleep(pause)  # another process has it: there is nothing to wait on but time
             pause = min(2 * pause, 0.25)
         return info
+
+    async def _try_claim(self, thread_id: str) -> ThreadInfo | None:
+        # as a task: a claim that came through after its caller was cancelled would lock the thread for its lease
+        claiming = asyncio.ensure_future(self.store.claim(thread_id, self.plan.name, OWNER, self.lease))
+        try:
+            await all_ended((claiming,))
+        except asyncio.CancelledError:
+            if not claiming.cancelled() and claiming.exception() is None and (info := claiming.result()) is not None:
+                await self.store.release(thread_id, info.epoch)
+            raise
+        return claiming.result()
+
+    async def _given_back(self, journal: Journal) -> Exception | None:
+        """Give the thread back, with all that is written to it. Returns what the store has failed with."""
+        writer = journal.writer
+        try:
+            await writer.close(journal.status)
+        finally:
+            if writer.failure is not None and not isinstance(writer.failure, FencedError):
+                # the run's caller is told; its next run on the thread need not wait for the lease to run out
+                status = journal.status if not journal.began or journal.status == "cancelled" else "failed"
+                self._not_given_back[journal.thread_id] = journal.info.epoch, status
+        return writer.failure
+
+    async def _check_left_behind(self, info: ThreadInfo, most_deaths: int) -> None:
+        """Give the thread back and raise `ThreadBusyError` where its run is not to be continued."""
+        thread_id = info.thread_id
+        if info.status != "running":
+            await self.store.release(thread_id, info.epoch)
+            raise ThreadBusyError(thread_id, f"thread {thread_id!r} has been continued by somebody else")
+        if info.deaths >= most_deaths:
+            log.error("thread %r has killed %d processes, and is set aside", thread_id, info.deaths)
+            await self.store.release(thread_id, info.epoch, "set aside")
+            raise ThreadBusyError(thread_id, f"thread {thread_id!r} is set aside")
 
     async def replayed(self, info: ThreadInfo, line: int, upto: int) -> Replayed:
         """What the thread comes to at one of its entries."""
@@ -132,40 +202,29 @@ class Keeper:
         return replay(entries, self.plan.schema, self.codec, info.thread_id)
 
     def remembered(self, info: ThreadInfo) -> Replayed | None:
-        """The newest state of a thread that was just claimed, where nobody has claimed it since it was remembered."""
-        kept = self._kept.get(info.thread_id)
+        """The newest state of a thread that was just claimed, where nobody has claimed it since it was remembered.
+
+        Whoever gets it is the only one who has it.
+        """
+        kept = self._kept.pop(info.thread_id, None)
         if kept is None or kept.epoch != info.epoch - 1 or kept.created != info.created:
             return None
-        self._kept.move_to_end(info.thread_id)
-        found = copy.copy(kept.replayed)
-        found.state, found.aside, found.records = found.state.copy(), found.aside.copy(), {}
-        return found
+        return kept.replayed
 
     def remember(self, info: ThreadInfo, replayed: Replayed) -> None:
         """Keep a thread's newest state. The caller's result shares its values: lists and the like are copied."""
-        replayed.state = {k: _own(v) for k, v in replayed.state.items()}
+        replayed.state, replayed.records = {k: _own(v) for k, v in replayed.state.items()}, {}
         self._kept[info.thread_id] = _Kept(info.epoch, info.created, replayed)
-        self._kept.move_to_end(info.thread_id)
         if len(self._kept) > _KEPT_STATES:
             self._kept.popitem(last=False)
 
-    async def left_behind(self, most_deaths: int) -> list[str]:
-        """The threads whose run somebody has left, its process having died or been drained.
-
-        Those that have killed so many of their processes are set aside.
-        """
+    async def left_behind(self) -> list[str]:
+        """The threads whose run somebody has left, its process having died or been drained."""
         found: list[str] = []
         after = ""
         while page := await self.store.threads(graph=self.plan.name, status="running", after=after):
             after = page[-1].thread_id
-            for info in page:
-                if info.claimed:
-                    continue
-                if info.deaths < most_deaths:
-                    found.append(info.thread_id)
-                elif (mine := await self.store.claim(info.thread_id, self.plan.name, OWNER, self.lease)) is not None:
-                    log.error("thread %r has killed %d processes, and is set aside", info.thread_id, info.deaths)
-                    await self.store.release(info.thread_id, mine.epoch, "set aside")
+            found += [info.thread_id for info in page if not info.claimed]
         return found
 
     async def found(self, config: RunConfig) -> tuple[ThreadInfo, int, int] | None:
@@ -223,9 +282,12 @@ class Journal:
         self._origin: tuple[int, int] = (0, 0)
         self._parent = (0, 0)
         self._records: dict[str, Entry] = {}
+        self._keys: list[str] = []
+        """Of the records, sorted: those of a place and of all that is inside it stand side by side."""
         self._rests = 0
         self._waiting: dict[str, tuple[Interrupt, ...]] = {}
         self._host = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._cancelling = self._host.cancelling()
         self._over = False
         self._stopped = False
         self.writer = Writer(
@@ -262,6 +324,7 @@ class Journal:
         self.position = replayed.position
         self.asked = replayed.asked
         self._records = replayed.records
+        self._keys = sorted(self._records)
         self._rests = self._last = replayed.last
         self._parent = (line, replayed.last)
         self._origin = replayed.origin or (self._line, replayed.base)
@@ -331,20 +394,29 @@ class Journal:
 
     async def put(self, key: str, value: Any, where: str) -> None:
         """See `Recorder.put`. After cancellation the record is written all the same."""
-        self._record(key, await self._encoded(value, where))
+        data, cut = await self._encoded(value, where)
+        self._record(key, data)
+        if cut is not None:
+            raise cut
         await self.writer.settle()
 
     def _record(self, key: str, data: bytes) -> None:
         before = self._records.get(key)
         self._seq += 1
         entry = self._records[key] = Entry(self._seq, self._line, "record", key, b"", data)
+        if before is None:
+            bisect.insort(self._keys, key)
         self._write(entry, [before] if before is not None else [])
 
     def forget(self, prefix: str, *, exactly: bool = False) -> None:
         """Drop the records of all places that begin so."""
-        gone = [k for k in self._records if (k == prefix if exactly else k.startswith(prefix))]
-        if gone:
-            self._write(None, [self._records.pop(key) for key in gone])
+        first = end = bisect.bisect_left(self._keys, prefix)
+        while end < len(self._keys) and (self._keys[end] == prefix if exactly else self._keys[end].startswith(prefix)):
+            end += 1
+        if end > first:
+            gone = [self._records.pop(key) for key in self._keys[first:end]]
+            del self._keys[first:end]
+            self._write(None, gone)
 
     # --- checkpoints ---
 
@@ -364,17 +436,18 @@ class Journal:
         With `keeps` the step under way stays as it is, with its records and its questions.
         """
         held = self.replayed
-        data = b""
+        data, cut = b"", None
         if not full:
             try:
-                data = await self._encoded(change(position, updates, keeps=keeps), "the step")
+                data, cut = await self._encoded(change(position, updates, keeps=keeps), "the step")
             except CodecError:
                 self._blame(position, updates)
                 raise
             held.changed += len(data)
             full = held.changed > max(_SMALL, 2 * held.held) and not keeps
+        full = full and cut is None
         if full:
-            everything = await self._encoded(whole(position, state, held.aside), "the state")
+            everything, cut = await self._encoded(whole(position, state, held.aside), "the state")
             held.held = len(everything)
             # changes that only add are no longer than what they add up to: then all of it would save nothing
             if full := not data or held.changed > 2 * held.held:
@@ -385,12 +458,14 @@ class Journal:
         gone: list[Entry] = []
         if not keeps:
             gone = list(self._records.values())
-            self._records, self.asked, self._waiting = {}, (), {}
+            self._records, self._keys, self.asked, self._waiting = {}, [], (), {}
             self._origin = (self._line, self._seq)
             held.base = self._seq
         self._write(entry, gone, status)
         self.position = position
         self._stand(entry)
+        if cut is not None:
+            raise cut
         await self.writer.settle()
         return self.checkpoint_id
 
@@ -398,12 +473,14 @@ class Journal:
         """Write which questions are open. Returns the checkpoint's id."""
         self.asked = tuple(asked)
         content = {"asked": list(asked), "origin": list(self._origin)}
-        data = await self._encoded(content, "the questions")
+        data, cut = await self._encoded(content, "the questions")
         self._seq += 1
         head = self._headed(self.position, tuple(q.id for q in asked))
         entry = Entry(self._seq, self._line, "pause", "", head, data)
-        self._write(entry, ())
+        self._write(entry, (), "paused")  # at once: else whoever continues a dead process' run would find it running
         self._stand(entry)
+        if cut is not None:
+            raise cut
         await self.writer.settle()
         return self.checkpoint_id
 
@@ -428,14 +505,10 @@ class Journal:
             self._stopped = True
             self._host.cancel()
 
-    def taken_back(self) -> Exception | None:
-        """The failure for which this journal has cancelled the run's task, with that cancellation taken back."""
+    def taken_back(self) -> bool:
+        """Whether the run ended because its store failed, and nobody else has cancelled it. It has ended now."""
         self._over = True
-        if not self._stopped:
-            return None
-        self._stopped = False
-        self._host.uncancel()
-        return self.writer.failure
+        return self._stopped and self._host.uncancel() <= self._cancelling
 
     def _stand(self, entry: Entry) -> None:
         self._parent = (entry.line, entry.seq)
@@ -461,10 +534,17 @@ class Journal:
         self.writer.write(() if entry is None else (entry,), drop=drop, new_line=self._new_line, status=status)
         self._new_line = None
 
-    async def _encoded(self, value: Any, where: str) -> bytes:
-        if _weight(value) > _LARGE:
-            return await ThreadCall().run(self._codec.encode, value, where)
-        return self._codec.encode(value, where)
+    async def _encoded(self, value: Any, where: str) -> tuple[bytes, asyncio.CancelledError | None]:
+        """The bytes, also after cancellation, which the caller raises when it has written them."""
+        if not _is_large(value):
+            return self._codec.encode(value, where), None
+        encoding = asyncio.ensure_future(ThreadCall().run(self._codec.encode, value, where))
+        cut: asyncio.CancelledError | None = None
+        try:
+            await all_ended((encoding,))
+        except asyncio.CancelledError as error:
+            cut = error
+        return encoding.result(), cut
 
     def _blame(self, position: Position, updates: Sequence[Mapping[str, Any]]) -> None:
         """Raise the error of the one value that cannot be stored, by the key it was written to."""
@@ -486,31 +566,44 @@ def _own(value: Any) -> Any:
     return copy.copy(cast("Any", value)) if isinstance(value, (list, dict, set)) else value
 
 
-def _weight(value: Any) -> int:
-    """About how much there is to encode: items and characters, three levels deep."""
-    total = 0
+_FLAT = frozenset[type]({type(None), bool, int, float})
+
+
+def _is_large(value: Any) -> bool:
+    """Whether there is so much to encode that the event loop should not be held up by it."""
+    left = _LARGE
     level: list[Any] = [value]
-    for _ in range(4):
+    while level:
         deeper: list[Any] = []
         for item in level:
-            if isinstance(item, (list, tuple, dict, str, bytes, set, frozenset)):
-                total += len(cast("Any", item))
-                if isinstance(item, dict):
-                    deeper.extend(cast("dict[Any, Any]", item).values())
-                elif isinstance(item, (list, tuple)) and len(cast("Any", item)) < 1000:
-                    deeper.extend(cast("list[Any]", item))
-        if total > _LARGE:
-            break
+            if type(item) in _FLAT:
+                continue
+            if isinstance(item, (str, bytes)):
+                left -= len(item)
+                continue
+            found: Sequence[Any] | Iterable[Any] = ()
+            if isinstance(item, (list, tuple, set, frozenset)):
+                found = cast("Sequence[Any]", item)
+                left -= _ITEM * len(found)
+            elif isinstance(item, dict):
+                found = cast("dict[Any, Any]", item).values()
+                left -= _ITEM * len(found)
+            elif isinstance(item, msgspec.Struct):
+                found = msgspec.structs.astuple(item)
+                left -= _ITEM * len(found)
+            if left < 0:
+                return True
+            deeper.extend(found)
         level = deeper
-    return total
+    return left < 0
 
 
-def _state_types(plan: Plan) -> set[type]:
-    """The types that the states of a graph and its subgraphs name."""
-    found: set[type] = set()
+def _state_types(plan: Plan) -> set[Any]:
+    """The types that the states of a graph and its subgraphs name, or that a subgraph's node says (`types`)."""
+    found: set[Any] = set()
     for annotation in plan.schema.types.values():
         found |= types_in(annotation)
     for spec in plan.nodes:
         if spec.is_graph:
-            found |= _state_types(spec.fn.plan)
+            found |= {*getattr(spec.fn, "types", ()), *_state_types(spec.fn.plan)}
     return found

@@ -3,7 +3,8 @@
 The rules:
 - What is kept can be read and continued as before: the oldest that is kept on each line gets the whole state.
 - A pause and an update beside a step rest on the checkpoint of that step, which stays with them.
-- A line of which nothing is kept is removed; nobody else's entries are touched.
+- A line of which nothing is kept is removed, and of others but the newest what comes after the last that is kept.
+- The newest line stays the newest: a store takes that to be the one of the last entry that was written.
 """
 
 from __future__ import annotations
@@ -33,30 +34,40 @@ async def prune_thread(keeper: Keeper, thread_id: str, keep: int | None, older_t
         info = journal.info
         every = [Span(one.line, 0, _ALL) for one in info.lines]
         checkpoints = sorted(await keeper.store.heads(thread_id, every, _ALL), key=lambda e: e.seq)
-        kept = _kept(checkpoints, keep, older_than)
+        kept = _kept(checkpoints, info.checkpoint, keep, older_than)
         whole_ones: list[Entry] = []
         drop: list[Span] = []
         for one in info.lines:
-            first = min((e.seq for e in kept.values() if e.line == one.line), default=None)
-            if first is None:
+            own = [e.seq for e in kept.values() if e.line == one.line]
+            if not own and one.line != info.line:
                 drop.append(Span(one.line, 0, _ALL))
-            elif kept[first].kind in _RESTING:
+            if not own:
+                continue
+            first = min(own)
+            if one.line != info.line:
+                drop.append(Span(one.line, max(own), _ALL))
+            if kept[first].kind in _RESTING:
                 continue  # on a step of its parent's line, and on records of its own
-            elif any(e.seq < first for e in checkpoints if e.line == one.line) or one.parent is not None:
+            if any(e.seq < first for e in checkpoints if e.line == one.line) or one.parent is not None:
                 whole_ones.append(await _whole(keeper, info, kept[first]))
                 drop.append(Span(one.line, 0, first - 1))
-        removed = len(checkpoints) - len(kept)
+        removed = sum(any(s.line == e.line and s.after < e.seq <= s.upto for s in drop) for e in checkpoints)
         if removed:
+            whole_ones.sort(key=lambda e: e.seq)
+            if whole_ones and whole_ones[-1].line != info.line:
+                whole_ones += (await keeper.store.read(thread_id, [Span(info.line, 0, _ALL)]))[-1:]
             await keeper.store.append(thread_id, info.epoch, whole_ones, lease=keeper.lease, drop=drop, durable=True)
         return removed
 
 
-def _kept(checkpoints: Sequence[Entry], keep: int | None, older_than: float | None) -> dict[int, Entry]:
+def _kept(checkpoints: Sequence[Entry], stands: int, keep: int | None, older_than: float | None) -> dict[int, Entry]:
     """Those that stay, by number."""
     by_number = {e.seq: e for e in checkpoints}
     oldest = 0.0 if older_than is None else time.time() - older_than
     newest = checkpoints[-keep:] if keep is not None else checkpoints[-1:]
     kept = {e.seq: e for e in newest}
+    if stands:  # on a line of which nothing but records is there yet it is not the newest
+        kept[stands] = by_number[stands]
     if older_than is not None:
         kept |= {e.seq: e for e in checkpoints if head_of(e).at >= oldest}
     for entry in list(kept.values()):

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -39,13 +40,14 @@ from agentgraph.errors import (
     RoutingError,
     RunNote,
     RunTimeoutError,
-    ThreadBusyError,
     note_once,
     unknown,
 )
 from agentgraph.node import END, START, Command, Send, Updates, as_mapping
 from agentgraph.strategies import UNSET
 from agentgraph.tasks import NotAllWellError, run_all
+
+log = logging.getLogger("agentgraph")
 
 _TURN_EVERY = 64
 """Steps after which the event loop gets a turn, where no node has waited for anything."""
@@ -329,7 +331,8 @@ class GraphRun:
         self.drained = self.drained or not questions  # then a graph further inside has stopped between two steps
         if self.shared.sink is not None and self.parent is None:
             for question in questions:
-                told = events.InterruptRaised(id=question.id, value=events.plain(question.value))
+                value = events.plain(question.value)
+                told = events.InterruptRaised(id=question.id, value=value, error=question.error)
                 await self.shared.sink.put(told, question.node)
 
     def _take(
@@ -385,7 +388,7 @@ class GraphRun:
         journal = cast("Journal", self.journal)
         try:
             active, sends = await self._route([t.node for t in tasks], [o.goto for o in outcomes])
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             if len(tasks) == 1:  # else it is recorded already: what a node has done is not lost by its router
                 context: RunContext[Any] = RunContext(self, self.paths[tasks[0].node], self.step, tasks[0].number)
                 await journal.put(context.address, _plain_outcome(outcomes[0]), f"what node {context.node!r} returned")
@@ -441,8 +444,10 @@ class GraphRun:
         self._ran = mask_of(index[n] for n in position.ran if n in index)
         self._next = mask_of(index[n] for n in position.next), tuple(position.sends)
 
-    def begin_inside(self, parent: RunContext[Any]) -> None:
+    def begin_inside(self, parent: RunContext[Any]) -> Position | None:
         """Begin as a node's graph: with the steps that it has taken already, before the process ended.
+
+        Returns where they have come to; None where it has taken none.
 
         Raises `CheckpointError` where the node runs two graphs at once that nothing tells apart.
         """
@@ -468,6 +473,7 @@ class GraphRun:
             self.step = position.step
         if position is not None:
             self.stand(position)
+        return position
 
     async def _stops(self, active: int, sends: tuple[Send, ...]) -> bool:
         """Whether the run is to stop here, before or after nodes, and nobody has passed that stop yet."""
@@ -487,7 +493,8 @@ class GraphRun:
     async def settled(self, position: Position) -> list[Mapping[str, Any]]:
         """What the step that was cut off has come to, for a thread that goes on with something else.
 
-        Of nodes that had finished their updates; of others what their `settle(state, run)` makes of the records.
+        Of nodes that had finished their updates; of others what their `settle(state, run)` makes of the records, and of
+        graphs the steps that they had taken, and the same of the one under way.
         """
         journal, plan = cast("Journal", self.journal), self.plan
         tasks = [Task(plan.index[n], 0, None) for n in position.next if n in plan.index]
@@ -496,11 +503,14 @@ class GraphRun:
         for task in tasks:
             run: RunContext[Any] = RunContext(self, self.paths[task.node], position.step + 1, task.number)
             kept = journal.get(run.address)
-            settle = getattr(plan.nodes[task.node].fn, "settle", None)
+            spec = plan.nodes[task.node]
+            settle = getattr(spec.fn, "settle", None)
+            given = plan.schema.view(self.state) if task.send is None else _copied(task.send.state)
             if kept is not UNSET:
                 updates += _outcome(kept).updates
+            elif spec.is_graph:
+                updates += await settle_child(spec.fn.plan, given, run, spec.input, spec.output)
             elif callable(settle):
-                given = plan.schema.view(self.state) if task.send is None else _copied(task.send.state)
                 result: Any = settle(given, run)
                 updates += read(await result if inspect.isawaitable(result) else result, plan.names[task.node]).updates
             run.close("its step was given up")
@@ -659,8 +669,10 @@ def _plain(update: Mapping[str, Any]) -> dict[str, Any]:
     return {events.plain(key): events.plain(value) for key, value in update.items()}
 
 
-LEFT_BEHIND: Final = object()
-"""As input: go on, unless somebody else has done so since the thread was seen to be left behind."""
+class LeftBehind(msgspec.Struct, frozen=True):
+    """As input: go on, unless somebody else has done so since, or the run has killed so many processes."""
+
+    most_deaths: int
 
 
 async def run_graph(
@@ -681,7 +693,8 @@ async def run_graph(
             run = _fresh(plan, given, shared)
             await _timed(run)
         else:
-            async with keeper.claimed(config, run_id) as journal:
+            most_deaths = given.most_deaths if isinstance(given, LeftBehind) else None
+            async with keeper.claimed(config, run_id, most_deaths=most_deaths) as journal:
                 run = await _on_thread(plan, given, shared, journal)
     except Exception as error:
         if sink is not None:
@@ -695,14 +708,9 @@ async def run_graph(
 
 async def _on_thread(plan: Plan, given: Any, shared: Shared, journal: Journal) -> GraphRun:
     shared.journal = journal
-    try:
-        run = await _continued(plan, given, shared, journal)
-        journal.began = True
-        await _timed(run)
-    except asyncio.CancelledError:
-        if (failure := journal.taken_back()) is not None:
-            raise failure from None
-        raise
+    run = await _continued(plan, given, shared, journal)
+    journal.began = True
+    await _timed(run)
     if run.interrupts:
         await journal.pause(run.interrupts)
     journal.end({"interrupted": "paused", "drained": "running"}.get(run.status, "done"), run.state)
@@ -729,11 +737,7 @@ async def _continued(plan: Plan, given: Any, shared: Shared, journal: Journal) -
             raise ResumeError("a Command as input answers questions: Command(resume={id: answer}), and nothing else")
         run.stand(position)
         journal.answer(command.resume)
-    elif given is None or given is LEFT_BEHIND:
-        if given is LEFT_BEHIND and journal.info.status != "running":
-            raise ThreadBusyError(
-                journal.thread_id, f"thread {journal.thread_id!r} has been continued by somebody else"
-            )
+    elif given is None or isinstance(given, LeftBehind):
         # a process may have died between the last step and saying that it was the last
         if not position.names() and not position.waiting and journal.info.status != "running":
             raise ResumeError(
@@ -741,11 +745,12 @@ async def _continued(plan: Plan, given: Any, shared: Shared, journal: Journal) -
                 f"yet; give it an input"
             )
         run.stand(position)
-        journal.pass_stops()
+        if given is None:  # nobody has said that a run that was left behind may pass the stop that it had come to
+            journal.pass_stops()
     else:
         updates = await run.settled(position) if position.names() else []
         merge(plan.schema, run.state, tuple(updates), "what was cut off")
-        state = begin(plan.schema, given, run.state)
+        state = begin(plan.schema, given, run.state, owned=not position.names())
         whole = plan.schema.whole(given) is not None
         journal.given = ([] if whole else [*updates, plan.schema.input_update(given)], whole)
         return GraphRun(plan, shared, state, None)
@@ -805,19 +810,8 @@ async def run_child(
     Returns its updates for the keys that both know, or as `output` (own key -> parent's key) says.
     """
     parent.check_open(f"runs graph {plan.name!r}")
-    graph = cast("GraphRun", parent._graph)  # pyright: ignore[reportPrivateUsage]
-    outer = graph.plan.schema
-    schema = plan.schema
-    given = as_mapping(state)
-    own = schema.initial()
-    if input is None:
-        own.update({k: v for k, v in given.items() if schema.knows(k)})
-    else:
-        own.update({inner: given[key] for key, inner in input.items() if key in given})
-    schema.check_complete(own)
+    run, writes = _child(plan, state, parent, input, output)
     permit = parent._permit  # pyright: ignore[reportPrivateUsage]
-    run = GraphRun(plan, graph.shared, own, parent)
-    writes = run.writes = Writes(schema, outer, output)
     if run.journal is not None:
         run.begin_inside(parent)
     if permit is not None:
@@ -832,3 +826,44 @@ async def run_child(
     if run.interrupts or run.drained:
         raise Interrupted(tuple(run.interrupts))
     return writes.updates()
+
+
+async def settle_child(
+    plan: Plan,
+    state: Any,
+    parent: RunContext[Any],
+    input: Mapping[str, str] | None,
+    output: Mapping[str, str] | None,
+) -> Updates:
+    """What a node's graph that was cut off has come to: see `GraphRun.settled`."""
+    run, writes = _child(plan, state, parent, input, output)
+    try:
+        position = run.begin_inside(parent)
+    except AgentGraphError as error:  # the graph may have changed since, and its run is given up anyway
+        log.warning("node %r: what its graph had done is lost: %s", "/".join(parent.path), error)
+        return Updates()
+    if position is not None:
+        writes.add(tuple(await run.settled(position)))
+    return writes.updates()
+
+
+def _child(
+    plan: Plan,
+    state: Any,
+    parent: RunContext[Any],
+    input: Mapping[str, str] | None,
+    output: Mapping[str, str] | None,
+) -> tuple[GraphRun, Writes]:
+    graph = cast("GraphRun", parent._graph)  # pyright: ignore[reportPrivateUsage]
+    outer = graph.plan.schema
+    schema = plan.schema
+    given = as_mapping(state)
+    own = schema.initial()
+    if input is None:
+        own.update({k: v for k, v in given.items() if schema.knows(k)})
+    else:
+        own.update({inner: given[key] for key, inner in input.items() if key in given})
+    schema.check_complete(own)
+    run = GraphRun(plan, graph.shared, own, parent)
+    writes = run.writes = Writes(schema, outer, output)
+    return run, writes

@@ -16,7 +16,7 @@ import msgspec
 from agentgraph._engine.schema import Schema
 from agentgraph.errors import ConflictError, InputError, StrategyError, UpdateError
 from agentgraph.node import END, Command, Send, Updates
-from agentgraph.strategies import UNSET, Replace
+from agentgraph.strategies import UNSET, Messages, Replace
 from agentgraph.strategies.replace import MAY_HOLD_MARKERS
 
 
@@ -69,16 +69,17 @@ def several(answer: Any) -> tuple[Any, ...]:
     return (answer,)
 
 
-def begin(schema: Schema, given: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
+def begin(schema: Schema, given: Any, before: dict[str, Any] | None = None, *, owned: bool = False) -> dict[str, Any]:
     """A run's first state: its input as it is where it is a whole state, else merged onto the state `before`.
 
-    Without one before, it is merged onto the defaults. Raises `InputError` for what is neither.
+    Without one before, it is merged onto the defaults. With `owned` nobody else has what is in the state before.
+    Raises `InputError` for what is neither.
     """
     try:
         state = schema.whole(given)
         if state is None:
             state = schema.initial() if before is None else before.copy()
-            merge(schema, state, (schema.input_update(given),), "the input")
+            merge(schema, state, (schema.input_update(given),), "the input", owned=owned)
         elif schema.validates:
             state = {key: schema.validate(key, value, "the input") for key, value in state.items()}
     except UpdateError as error:
@@ -94,11 +95,14 @@ def merge(
     node: str,
     writers: dict[str, tuple[int, str]] | None = None,
     task: int = 0,
+    *,
+    owned: bool = False,
 ) -> None:
     """Merge one node's updates into `state`, in order.
 
-    `writers` remembers, over the tasks of one step, who wrote each `Replace` key. Raises `UpdateError` for an
-    unknown key, a wrong value or a strategy that cannot merge, `ConflictError` for a second writer.
+    `writers` remembers, over the tasks of one step, who wrote each `Replace` key. With `owned` nobody else has the
+    state's values: a conversation need not be copied. Raises `UpdateError` for an unknown key, a wrong value or a
+    strategy that cannot merge, `ConflictError` for a second writer.
     """
     strategies = schema.strategies
     update: Mapping[str, Any] = {}
@@ -115,7 +119,8 @@ def merge(
                     state[key] = value
                 else:
                     try:
-                        state[key] = strategy.merge(state.get(key, UNSET), value)
+                        add = strategy.grow if owned and type(strategy) is Messages else strategy.merge
+                        state[key] = add(state.get(key, UNSET), value)
                     except StrategyError as error:
                         raise UpdateError(f"node {node!r}, key {key!r}: {error}", node=node, key=key) from error
                     except Exception as error:

@@ -52,6 +52,7 @@ class Writer:
         self._drop: list[Span] = []
         self._new_line: Line | None = None
         self._status: str | None = None
+        self._under_way: tuple[list[Entry], list[Span], Line | None, str | None] | None = None
         self._waiting = 0
         self._closing = False
         self._wake = asyncio.Event()
@@ -95,7 +96,7 @@ class Writer:
     async def close(self, status: str) -> None:
         """Write what is left, and give the claim back. After cancellation that has been done all the same.
 
-        Raises what the store has failed with.
+        `failure` says whether the store took it.
         """
         self._status = status
         self._closing = True
@@ -105,22 +106,30 @@ class Writer:
         finally:
             # these hold the writer in turn: all of a run would stay until the garbage collector comes by
             del self._task, self._failed
-        if self.failure is not None:
-            raise self.failure
 
     async def _work(self) -> None:
         try:
-            while await self._something_to_do():
-                await self._flush()
-            if self._pending():
-                await self._flush(last=True)
-            else:
-                await self._store.release(self._thread_id, self._epoch, self._status)
+            while True:
+                try:
+                    await self._write_all()
+                    break
+                except asyncio.CancelledError:
+                    pass  # an event loop that ends cancels all tasks: the run too, which closes this when it has ended
         except Exception as error:
             self.failure = error
             self._failed(error)
         finally:
             self._idle.set()
+
+    async def _write_all(self) -> None:
+        while await self._something_to_do():
+            await self._flush()
+        if self._under_way is not None:  # it was cancelled, and may be stored or not: to write it again does no harm
+            await self._flush()
+        if self._pending():
+            await self._flush(last=True)
+        else:
+            await self._store.release(self._thread_id, self._epoch, self._status)
 
     async def _something_to_do(self) -> bool:
         """Wait for something to write, and keep the claim alive meanwhile; False when the writer is closed."""
@@ -141,12 +150,17 @@ class Writer:
         return False
 
     def _pending(self) -> bool:
-        return bool(self._entries or self._drop or self._new_line)
+        # a status alone too: that a run has begun must be known when its process dies; the last one goes with the claim
+        told = self._status is not None and not self._closing
+        return bool(self._under_way or self._entries or self._drop or self._new_line or told)
 
     async def _flush(self, *, last: bool = False) -> None:
-        entries, drop, new_line, status = list(self._entries.values()), self._drop, self._new_line, self._status
-        self._entries, self._drop, self._new_line, self._status = {}, [], None, self._status if self._closing else None
-        self._waiting = 0
+        if self._under_way is None:
+            self._under_way = list(self._entries.values()), self._drop, self._new_line, self._status
+            self._entries, self._drop, self._new_line = {}, [], None
+            self._status = self._status if self._closing else None
+            self._waiting = 0
+        entries, drop, new_line, status = self._under_way
         await self._store.append(
             self._thread_id,
             self._epoch,
@@ -157,6 +171,7 @@ class Writer:
             new_line=new_line,
             durable=self._durability != "async",
         )
+        self._under_way = None
 
     def __repr__(self) -> str:
         state = "failed" if self.failure is not None else "closing" if self._closing else "open"

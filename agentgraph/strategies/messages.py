@@ -44,11 +44,19 @@ class Messages:
 
     def merge(self, current: Any, update: Any) -> list[Any]:
         """Return a new list. Raises `StrategyError` for an item that is no message or a marker that finds nothing."""
-        added: list[Any] = cast("list[Any]", update) if isinstance(update, list) else [update]
         if current is not UNSET and current is not None and not isinstance(current, list):
             raise StrategyError(f"Messages needs a list to add to, found {type(current).__name__}")
         result = MessageList(cast("list[Any]", current)) if current else MessageList()
-        places = current.known() if isinstance(current, MessageList) else None
+        return self._added(result, current.known() if isinstance(current, MessageList) else None, update)
+
+    def grow(self, current: Any, update: Any) -> list[Any]:
+        """As `merge`, of a list that nobody else has: it may be changed itself, also where this raises."""
+        if isinstance(current, MessageList):
+            return self._added(current, current.known(), update)
+        return self.merge(current, update)
+
+    def _added(self, result: MessageList, places: dict[str, int] | None, update: Any) -> list[Any]:
+        added: list[Any] = cast("list[Any]", update) if isinstance(update, list) else [update]
         for item in added:
             if isinstance(item, (RemoveMessage, RemoveByHash, RemoveAll)):
                 result = MessageList(remove(result, item))

@@ -11,6 +11,7 @@ from agentgraph.testing.checkpointer_suite import CheckpointerSuite
 from agentgraph.testing.clock import JumpingLoop, TasksLeftError, run_with_clock, with_clock
 from agentgraph.testing.scripted import FunctionModel, ScriptedModel, ScriptError
 from agentgraph.testing.store_suite import StoreSuite
+from agentgraph.testing.strict import check_request
 from agentgraph.testing.transcript import (
     RecordedRequest,
     Transcript,
@@ -30,6 +31,7 @@ __all__ = [
     "TasksLeftError",
     "Transcript",
     "TranscriptServer",
+    "check_request",
     "no_real_models",
     "run_with_clock",
     "serve_transcript",
