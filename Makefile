@@ -37,6 +37,7 @@ fuzz: $(VENV)/.dev
 
 soak: $(VENV)/.run
 	@$(PY) -m benchmarks.soak $(ARGS)
+	@$(PY) -m benchmarks.long_run
 
 # What some tests need of the system: a Postgres server, which they start themselves, and strace. Without them those
 # tests are skipped, and `make test` says so.

@@ -10,23 +10,26 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Side = Literal["agentgraph", "LangGraph", "openai SDK", "asyncio"]
-PEERS: tuple[Side, ...] = ("LangGraph", "openai SDK")
+Side = Literal["agentgraph", "LangGraph", "LangGraph delta", "openai SDK", "asyncio"]
+PEERS: tuple[Side, ...] = ("LangGraph", "LangGraph delta", "openai SDK")
+Unit = Literal["seconds", "bytes", "times"]
 Case = Callable[[], Awaitable[object]]
 """Does the work once. What it needs is made beforehand."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the table. `values` are seconds, or bytes where `unit` says so."""
+    """One line of the table. `values` are seconds, or what `unit` says."""
 
     what: str
     values: Mapping[Side, float]
-    unit: Literal["seconds", "bytes"] = "seconds"
+    unit: Unit = "seconds"
     below: float | None = None
     """Wanted: our value is below this."""
     times: float | None = None
     """Wanted: LangGraph takes at least this many times what we take."""
+    times_delta: float | None = None
+    """Wanted: LangGraph with its DeltaChannel does."""
     times_sdk: float | None = None
     """Wanted: the openai SDK does."""
 
@@ -43,7 +46,11 @@ class Row:
 
     def wanted(self) -> list[tuple[Side, float]]:
         """The peers that are to take so many times what we take."""
-        given: list[tuple[Side, float | None]] = [("LangGraph", self.times), ("openai SDK", self.times_sdk)]
+        given: list[tuple[Side, float | None]] = [
+            ("LangGraph", self.times),
+            ("LangGraph delta", self.times_delta),
+            ("openai SDK", self.times_sdk),
+        ]
         return [(peer, times) for peer, times in given if times is not None]
 
 
@@ -79,8 +86,10 @@ async def compare(
     return Row(what=what, values=values, below=below, times=times, times_sdk=times_sdk)
 
 
-def amount(value: float, unit: Literal["seconds", "bytes"]) -> str:
+def amount(value: float, unit: Unit) -> str:
     """A value as people read it: three digits, and the unit that fits."""
+    if unit == "times":
+        return f"{value:.2f}"
     scale = [("s", 1.0), ("ms", 1e-3), ("us", 1e-6)] if unit == "seconds" else [("MB", 1e6), ("KB", 1e3), ("B", 1.0)]
     name, size = next((pair for pair in scale if value >= pair[1]), scale[-1])
     shown = value / size

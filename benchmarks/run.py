@@ -12,7 +12,7 @@ from types import ModuleType
 
 from benchmarks.measure import Row, table
 
-TOPICS = ("steps", "fan_out", "tools", "agent", "tokens", "stream", "concurrent", "imports")
+TOPICS = ("steps", "fan_out", "tools", "agent", "tokens", "stream", "concurrent", "threads", "imports")
 
 
 async def measure(names: list[str], repeats: int) -> list[Row]:
