@@ -19,7 +19,9 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
@@ -27,6 +29,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from agentgraph.events import shown
 from agentgraph.messages import (
     AssistantMessage,
     InstructionMessage,
@@ -390,8 +393,14 @@ def _mark(span: Span, error: BaseException, failure: str) -> None:
     if failure in ("cancelled", "timeout"):
         span.set_status(Status(StatusCode.ERROR, failure))
     else:
-        span.set_status(Status(StatusCode.ERROR, f"{failure}: {error}"))
-        span.record_exception(error)
+        text, trace = shown(error, str), shown(error, _traced)  # text that is no Unicode costs exporters a whole batch
+        span.set_status(Status(StatusCode.ERROR, f"{failure}: {text}"))
+        with suppress(Exception):  # it asks the error for its text again, which may fail
+            span.record_exception(error, {"exception.message": text, "exception.stacktrace": trace})
+
+
+def _traced(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def _captures() -> bool:

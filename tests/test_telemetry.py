@@ -408,6 +408,35 @@ async def test_a_call_that_fails_says_how_though_the_run_goes_on(
     assert len(span.events) == exceptions
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+async def test_an_error_that_cannot_say_its_text_ends_its_span_all_the_same(recorded: Recorded) -> None:
+    async def lost() -> None:
+        raise MuteError
+
+    asks = [ToolCall("c1", "lost")]
+    result = await ReactAgent("clerk", ScriptedModel([asks, "Sorry."], name="m"), [lost]).run("Go.")
+    assert result.messages[2].text == "MuteError: <MuteError that cannot be shown>"
+    *calls, run = recorded.exporter.get_finished_spans()
+    assert [s.name for s in calls] == ["chat m", "execute_tool lost", "chat m"]
+    assert [parent_of(s) for s in calls] == [id_of(run)] * 3
+    assert attributes(calls[1])["error.type"] == "MuteError"
+
+
+async def test_the_text_of_an_error_that_is_no_unicode_is_mended_for_exporters(recorded: Recorded) -> None:
+    async def lost() -> None:
+        raise ValueError("half \ud83d")
+
+    await ReactAgent("clerk", ScriptedModel([[ToolCall("c1", "lost")], "Sorry."], name="m"), [lost]).run("Go.")
+    (event,) = next(s for s in recorded.exporter.get_finished_spans() if s.name == "execute_tool lost").events
+    told = dict(event.attributes or {})
+    assert told["exception.message"] == "half \ufffd"
+    assert b"half \xef\xbf\xbd" in str(told["exception.stacktrace"]).encode()
+
+
 async def test_a_tool_that_is_cancelled_with_its_run_says_so(recorded: Recorded) -> None:
     started = asyncio.Event()
 

@@ -15,7 +15,7 @@ from agentgraph.models.by_name import as_model, provider_of
 from agentgraph.models.errors import AuthenticationError, BadRequestError
 from agentgraph.models.protocol import ChatModel, Delta, ModelError, ModelRequest, ModelResponse
 
-__all__ = ["FallbackModel", "provider_failed"]
+__all__ = ["FallbackModel", "failure_note", "fallback_rule", "named", "provider_failed"]
 
 _MAY_PASS = (408, 409)
 
@@ -56,7 +56,7 @@ class FallbackModel:
         for model in self.models:
             if not isinstance(model, ChatModel):  # pyright: ignore[reportUnnecessaryIsInstance]  # users without a checker
                 raise ConfigError(f"FallbackModel needs models with generate() and stream(), found {model!r:.80}")
-        self._wants = _rule(on)
+        self._wants = fallback_rule(on, "FallbackModel")
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ class FallbackModel:
         while True:
             model = self.models[len(failed)]
             try:
-                return _named(await model.generate(request), model)
+                return named(await model.generate(request), model)
             except Exception as error:
                 failed.append(self._next(error, failed))
 
@@ -119,7 +119,7 @@ class FallbackModel:
                             yield delta
                         else:
                             ended = True
-                            yield msgspec.structs.replace(delta, response=_named(delta.response, model))
+                            yield msgspec.structs.replace(delta, response=named(delta.response, model))
                 if not ended:
                     raise ModelError(f"model {model.name!r} ended its stream without an answer")
                 return
@@ -133,24 +133,31 @@ class FallbackModel:
         """The note that stands for an error after which the next model is asked; else raises it, with all notes."""
         model = self.models[len(failed)]
         if not final and len(failed) + 1 < len(self.models) and self._wants(error):
-            return f"before it, model {model.name!r} failed: {type(error).__name__}: {error}"
+            return failure_note(model, error)
         for note in failed:
             error.add_note(note)
         raise error
 
 
-def _rule(on: Any) -> Callable[[Exception], bool]:
+def failure_note(model: ChatModel, error: Exception) -> str:
+    """What the error of a model that was asked later tells of this one."""
+    return f"before it, model {model.name!r} failed: {type(error).__name__}: {error}"
+
+
+def fallback_rule(on: Any, owner: str) -> Callable[[Exception], bool]:
+    """After which errors `owner` asks another model, by its option `on`. Raises `ConfigError` for what is no rule."""
     if on is None:
         return provider_failed
     kinds = cast("tuple[Any, ...]", on if isinstance(on, tuple) else (on,))
     if all(isinstance(kind, type) for kind in kinds):
         return lambda error: isinstance(error, kinds)
     if isinstance(on, tuple) or not callable(on):
-        raise ConfigError(f"FallbackModel(on=...) must be exception types, or a function of the error; found {on!r}")
+        raise ConfigError(f"{owner}(on=...) must be exception types, or a function of the error; found {on!r}")
     return cast("Callable[[Exception], bool]", on)
 
 
-def _named(response: ModelResponse, model: ChatModel) -> ModelResponse:
+def named(response: ModelResponse, model: ChatModel) -> ModelResponse:
+    """The answer, whose metadata tells which model has given it."""
     message = response.message
     told = message.metadata.get("model")
     metadata = {**message.metadata, "model": model.name}

@@ -18,7 +18,8 @@ class ModelError(AgentGraphError):
 
     `status_code` is the HTTP status, or the code that the provider gave inside a stream; `body` the provider's
     own text; `request_id` what its support asks for; `partial` the text that had arrived; `retried` tells that
-    the client has already tried again, so that a node's `Retry` need not.
+    the client has already tried again, so that a node's `Retry` need not. `begun` tells that an `LlmNode` had let a
+    part of the answer out, so that a second attempt would double it; it sets that on errors of any class.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class ModelError(AgentGraphError):
         self.request_id = request_id
         self.partial = partial
         self.retried = retried
+        self.begun = False
 
 
 class ToolSpec(msgspec.Struct, frozen=True):

@@ -21,7 +21,16 @@ from agentgraph.messages import (
 )
 from agentgraph.nodes.signature import ArgumentsError, decode
 
-__all__ = ["NOTHING_CHECKED", "NOT_FINISHED", "Checked", "repair", "sound_message", "with_own_ids"]
+__all__ = [
+    "NOTHING_CHECKED",
+    "NOT_FINISHED",
+    "Checked",
+    "answered",
+    "open_calls",
+    "repair",
+    "sound_message",
+    "with_own_ids",
+]
 
 NOT_FINISHED = "This call did not finish: the run was stopped before it had an answer."
 
@@ -48,6 +57,33 @@ def repair(messages: Sequence[Message]) -> tuple[list[Message], list[str]]:
     """
     checked, told = NOTHING_CHECKED.beginning(messages).extended(list(messages))
     return checked.messages, told
+
+
+def open_calls(messages: Sequence[Message]) -> tuple[AssistantMessage | None, list[ToolCall]]:
+    """The message whose calls are under way at the conversation's end, and those of its calls without an answer."""
+    last = messages[-1] if messages else None
+    if isinstance(last, AssistantMessage):
+        return last, list(last.tool_calls)
+    if not isinstance(last, ToolResponseMessage):
+        return None, []
+    asked = next((m for m in reversed(messages) if isinstance(m, AssistantMessage)), None)
+    answered = {response.id for response in last.responses}
+    return asked, [] if asked is None else [call for call in asked.tool_calls if call.id not in answered]
+
+
+def answered(messages: Sequence[Message], responses: Sequence[ToolResponse]) -> ToolResponseMessage:
+    """The message at the conversation's end that answers calls, with these answers too, in call order.
+
+    It takes the place of the one that is there; calls may be left for the tool node.
+    """
+    asked, _ = open_calls(messages)
+    if asked is None:
+        raise ValueError("no message is there whose calls could be answered")
+    last = messages[-1]
+    before = last if isinstance(last, ToolResponseMessage) else ToolResponseMessage([], id=f"{asked.id}-answers")
+    found = {response.id: response for response in (*before.responses, *responses)}
+    ordered = [found[call.id] for call in asked.tool_calls if call.id in found]
+    return msgspec.structs.replace(before, responses=ordered)
 
 
 class Checked:
@@ -284,14 +320,14 @@ def sound_message(message: M) -> M:
 def _reads_sound(message: Message) -> bool:
     """Whether all that a model gets to read of it is sound."""
     if isinstance(message, ToolResponseMessage):
-        return all(_is_sound(response.content) for response in message.responses)
+        return all(_is_sound(response.content) and _is_sound(response.id) for response in message.responses)
     if isinstance(message, UserMessage):
         return _is_sound(message.content)
     if not _is_sound(message.text):
         return False
     if isinstance(message, AssistantMessage):
         for call in message.tool_calls:
-            if not (_is_sound(call.arguments) and _is_sound(call.name)):
+            if not (_is_sound(call.arguments) and _is_sound(call.name) and _is_sound(call.id)):
                 return False
         for part in message.reasoning:
             if not _is_sound(part.text):

@@ -44,6 +44,7 @@ except ImportError as _absent:
 from agentgraph.config import positive
 from agentgraph.errors import AgentGraphError, ConfigError, RunEndedError, unknown
 from agentgraph.messages import FilePart, ImagePart, Part, TextPart
+from agentgraph.nodes.names import clean_name, unique_name
 from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError
 from agentgraph.tasks import all_ended
 
@@ -82,7 +83,8 @@ class McpTools:
     `http_client`: an `httpx2.AsyncClient`, which stays open). The names are those of the usual JSON configuration:
     `McpTools(**config["mcpServers"]["time"])`.
 
-    Iterating gives `Tool`s with the server's names, after a `prefix`, and its descriptions and schemas as they are.
+    Iterating gives `Tool`s with the server's names, after a `prefix` and in the letters and the length (64) that
+    providers take, and its descriptions and schemas as they are.
     Only those in `include`, none of those in `exclude`: the server's own names, without the prefix. `name` is what
     errors call the server, in place of its own name. `start_timeout` is the seconds a start may take.
 
@@ -145,9 +147,21 @@ class McpTools:
             raise ConfigError("McpTools: headers and http_client belong to a url; a command has args, env and cwd")
         if headers and http_client is not None:
             raise ConfigError("McpTools: an http_client has headers of its own: httpx2.AsyncClient(headers=...)")
-        for option, given in (("args", args), ("include", include), ("exclude", exclude)):
-            if isinstance(given, str):
-                raise ConfigError(f"McpTools({option}=...) takes a list, found {given!r:.80}")
+        texts: dict[str, Any] = {"command": command, "url": url}
+        for option, given in texts.items():
+            if not isinstance(given, str | Path | None):
+                raise ConfigError(
+                    f"McpTools({option}=...) takes a text, and a command's arguments go into args=[...]; "
+                    f"found {given!r:.80}"
+                )
+        lists: dict[str, Any] = {"args": args, "include": include, "exclude": exclude}
+        for option, given in lists.items():
+            if given is not None and (isinstance(given, str) or not _are_texts(given)):
+                raise ConfigError(f"McpTools({option}=...) takes a list of texts, found {given!r:.80}")
+        dicts: dict[str, Any] = {"env": env, "headers": headers}
+        for option, given in dicts.items():
+            if given is not None and not (isinstance(given, Mapping) and _are_texts(cast("Any", given).values())):
+                raise ConfigError(f"McpTools({option}=...) takes a dict of texts")  # what it is instead may be secret
         positive("McpTools(start_timeout=...)", start_timeout)
         self._server = (
             _Process(str(command), list(args), dict(env or {}), cwd)
@@ -263,18 +277,19 @@ class McpTools:
         )
 
     def _listed(self, specs: Sequence[types.Tool]) -> None:
+        names: set[str] = set()
+        named = [(spec, unique_name(clean_name(self._prefix + spec.name), names)) for spec in specs]
         self._tools = tuple(
-            self._made(spec)
-            for spec in specs
+            self._made(spec, name)
+            for spec, name in named
             if spec.name not in self._exclude and (self._include is None or spec.name in self._include)
         )
 
-    def _made(self, spec: types.Tool) -> Tool:
+    def _made(self, spec: types.Tool, name: str) -> Tool:
         # a keyword beside the model's own: its name is one that no server has for an argument
         async def call(agentgraph_tool_context: ToolContext, **arguments: Any) -> Any:
             return await self._call(spec.name, arguments, agentgraph_tool_context)
 
-        name = self._prefix + spec.name
         return Tool(call, name=name, description=spec.description or spec.title or "", parameters=spec.input_schema)
 
     async def _call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -302,6 +317,10 @@ class McpTools:
     def __repr__(self) -> str:
         state = "closed" if self._connection is None else "lost" if self._connection.lost else "open"
         return f"<McpTools {self.name!r} {state} tools={len(self._tools)}>"
+
+
+def _are_texts(given: Any) -> bool:
+    return isinstance(given, Collection) and all(isinstance(one, str) for one in cast("Collection[Any]", given))
 
 
 class _Connection:
@@ -417,12 +436,16 @@ class _Connection:
     async def _list(self, client: mcp.Client) -> None:
         specs: list[types.Tool] = []
         cursor: str | None = None
+        seen: set[str] = set()
         while True:
             page = await client.list_tools(cursor=cursor)
             specs += page.tools
             cursor = page.next_cursor
             if not cursor:
                 break
+            if cursor in seen:
+                raise ValueError(f"its pages of tools have no end: {cursor!r:.80} comes a second time")
+            seen.add(cursor)
         self.names = [spec.name for spec in specs]
         self._listed(specs)
 

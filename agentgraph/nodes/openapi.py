@@ -87,8 +87,13 @@ class OpenApiTools:
     ) -> None:
         positive("OpenApiTools(timeout=...)", timeout)
         positive("OpenApiTools(max_bytes=...)", max_bytes, whole=True, needed=True)
-        if isinstance(include, str):
-            raise ConfigError(f"OpenApiTools(include=...) is a list of names, or a function; found {include!r}")
+        if isinstance(include, str) or not (include is None or callable(include) or isinstance(include, Iterable)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"OpenApiTools(include=...) is a list of names, or a function; found {include!r:.80}")
+        for option, given in (("headers", headers), ("fixed", fixed), ("server_variables", server_variables)):
+            if given is not None and not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"OpenApiTools({option}=...) is a dict of values by name; found {given!r:.80}")
+        if client is not None and not hasattr(client, "aclose"):
+            raise ConfigError(f"OpenApiTools(client=...) is an httpx.AsyncClient; found {client!r:.80}")
         if base_url is not None and not _is_absolute(base_url):
             raise ConfigError(f"OpenApiTools(base_url=...) is an absolute http(s) URL, found {base_url!r:.200}")
         self._document = document

@@ -18,15 +18,14 @@ from typing import Any, cast
 import msgspec
 
 from agentgraph.errors import ConfigError, listed
+from agentgraph.nodes.names import clean_name, unique_name
 from agentgraph.nodes.openapi_schema import (
     FaultError,
     References,
     Schemas,
     an_array,
     an_object,
-    clean_name,
     fields_of,
-    unique_name,
 )
 
 __all__ = ["FORMS", "Body", "Described", "Document", "Operation", "Parameter", "is_json", "kind_of"]
@@ -493,7 +492,7 @@ def _document(raw: Any) -> Mapping[str, Any]:
 
 def _operation(node: Mapping[str, Any], method: str, path: str, prefix: str, names: set[str]) -> Operation:
     given = node.get("operationId")
-    name = unique_name(clean_name(f"{prefix}{given or f'{method}{path}'}", r"[^a-zA-Z0-9_-]"), names)
+    name = unique_name(clean_name(f"{prefix}{given or f'{method}{path}'}"), names)
     summary, text = (str(node.get(k) or "").strip() for k in ("summary", "description"))
     described = text if text.startswith(summary) else f"{summary}\n\n{text}".strip()
     deprecated = node.get("deprecated") is True

@@ -9,7 +9,6 @@ The rules:
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, cast
@@ -21,8 +20,9 @@ from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from agentgraph.errors import unknown
+from agentgraph.nodes.names import clean_name, unique_name
 
-__all__ = ["FaultError", "References", "Schemas", "an_array", "an_object", "clean_name", "fields_of", "unique_name"]
+__all__ = ["FaultError", "References", "Schemas", "an_array", "an_object", "fields_of"]
 
 _SCHEMA = frozenset(
     [
@@ -296,27 +296,6 @@ def an_array(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
         raise FaultError(f"{where}: expected an array, found {value!r:.80}")
     return cast("list[Any]", value)
-
-
-def clean_name(name: str, bad: str) -> str:
-    """A name of the letters and length that providers take; a long one keeps its head and gets a digest."""
-    clean = re.sub(f"(?:{bad})+", "_", name)
-    if clean != name:
-        clean = clean.strip("_") or "_"
-    if len(clean) > 64:
-        clean = f"{clean[:55]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return clean
-
-
-def unique_name(name: str, taken: set[str]) -> str:
-    """The name, or the first of its numbered forms that is free; it is taken then."""
-    chosen, n = name, 1
-    while chosen in taken:
-        n += 1
-        tail = f"_{n}"
-        chosen = f"{name[: 64 - len(tail)]}{tail}"
-    taken.add(chosen)
-    return chosen
 
 
 def _join(into: dict[str, Any], more: Mapping[str, Any]) -> None:

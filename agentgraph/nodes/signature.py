@@ -12,11 +12,13 @@ import functools
 import inspect
 import itertools
 import json
+import keyword
 import math
 import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Union, cast
 
 import docstring_parser
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 __all__ = [
-    "ArgumentsError", "Signature", "UnresolvedError", "context_parameter", "decode", "described", "innermost",
-    "without_nulls",
+    "COMBINED", "ArgumentsError", "Signature", "UnresolvedError", "context_parameter", "decode", "described",
+    "innermost", "kept_back", "without_nulls",
 ]  # fmt: skip
 
 
@@ -131,6 +133,8 @@ class Signature:
 
     def _field(self, parameter: inspect.Parameter, annotation: Any, told: Mapping[str, str], where: str) -> Any:
         """Note the parameter, and make it a field of the Struct."""
+        if parameter.name.startswith("__"):
+            raise ConfigError(f"{where}: an argument's name must not begin with two underscores")
         text = _text_of(annotation) or told.get(parameter.name)
         given = parameter.default is parameter.empty
         if type(parameter.default).__name__ == "FieldInfo":
@@ -177,7 +181,7 @@ class Signature:
                 pass
             else:
                 return [], {n: v for n in parameters if (v := getattr(struct, n)) is not msgspec.UNSET}
-        given = decode(text, self._tool)
+        given = decode(text, self._tool, exact=True)
         values: dict[str, Any] = {}
         extra: dict[str, Any] = {}
         for key, value in given.items():
@@ -206,10 +210,8 @@ class Signature:
         bad = next((k for k in extra if self._rest is _unset or k in self._closed or k == self.context), None)
         if bad is not None:
             raise self._wrong(unknown("argument", bad, self._parameters))
-        if self._rest is Any:
-            return extra
         try:
-            return msgspec.convert(extra, dict[str, self._rest], strict=False)
+            return msgspec.json.decode(_encoder.encode(extra), type=cast("Any", dict)[str, self._rest], strict=False)
         except msgspec.ValidationError as error:
             raise self._wrong(str(error)) from error
 
@@ -226,7 +228,7 @@ class Signature:
     def _built(self, values: dict[str, Any]) -> dict[str, Any]:
         faults: list[str] = []
         try:
-            struct = self._lax_decoder.decode(msgspec.json.encode(values))
+            struct = self._lax_decoder.decode(_encoder.encode(values))
             built = {name: getattr(struct, name) for name in values}
             for name, adapter in self._adapters.items():
                 if name not in built:
@@ -236,7 +238,7 @@ class Signature:
                 except pydantics.UnfitError as error:
                     faults.append(str(error))
         except msgspec.ValidationError as error:
-            raise self._wrong(str(error)) from error
+            raise self._wrong(_with_values(str(error), self.schema)) from error
         except Exception as error:  # of the code of a type
             raise self._wrong(f"{type(error).__name__}: {error}") from error
         if faults:
@@ -248,15 +250,60 @@ class Signature:
         return ArgumentsError(f"invalid arguments for tool {self._tool!r}: {why}")
 
 
-def decode(text: Any, tool: str) -> dict[str, Any]:
-    """A call's arguments as a dict. Raises `ArgumentsError` where they are no JSON object."""
+def _exactly(text: str) -> float | Decimal:
+    """A number that a float would write otherwise keeps its digits: the parameter may be a Decimal."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("out of range")
+    return number if repr(number) == text else Decimal(text)
+
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_exact_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=_exactly)
+
+
+def _with_values(told: str, schema: Mapping[str, Any]) -> str:
+    """An error of msgspec's; where a value is none of several, with those that there are."""
+    fault = re.fullmatch(r"Invalid (?:enum )?value .* - at `\$(.*)`", told, re.DOTALL)
+    if fault is None:
+        return told
+    definitions = schema.get("$defs", {})
+    nodes = [schema]
+    for name in re.findall(r"\.([^.\[]+)|\[", fault[1].replace("...", "")):
+        inner = [
+            n.get("properties", {}).get(name) if name else n.get("items") or n.get("additionalProperties")
+            for n in nodes
+        ]
+        nodes = [branch for n in inner for branch in _branches(n, definitions)]
+    values = [v for n in nodes for v in ([n["const"]] if "const" in n else n.get("enum", ()))]
+    return f"{told}; expected one of {listed(values)}" if values else told
+
+
+def _branches(schema: Any, definitions: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The schema, or what it is a union of."""
+    if not isinstance(schema, dict):
+        return []
+    node = cast("dict[str, Any]", schema)
+    if "$ref" in node:
+        return _branches(definitions.get(node["$ref"].rpartition("/")[2]), definitions)
+    options: list[Any] = node.get("anyOf") or node.get("oneOf") or []
+    return [branch for o in options for branch in _branches(o, definitions)] if options else [node]
+
+
+def decode(text: Any, tool: str, *, exact: bool = False) -> dict[str, Any]:
+    """A call's arguments as a dict. Raises `ArgumentsError` where they are no JSON object.
+
+    `exact`: a number whose digits a float does not keep is a Decimal.
+    """
     value: Any = text
     if isinstance(text, str):
         if not text.strip():
             return {}
-        value = _json(text, tool)
+        decoder = _exact_decoder if exact else _decoder
+        value = _json(text, tool, decoder)
         if isinstance(value, str):  # encoded twice
-            value = _json(value, tool) if value.strip() else {}
+            value = _json(value, tool, decoder) if value.strip() else {}
     if value is None:
         return {}
     if not isinstance(text, str):
@@ -268,9 +315,9 @@ def decode(text: Any, tool: str) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _json(text: str, tool: str) -> Any:
+def _json(text: str, tool: str, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         try:  # line breaks inside a text, and halves of surrogate pairs, do no harm
             value = json.loads(text, strict=False)
@@ -312,7 +359,9 @@ def _check_finite(value: Any, tool: str, path: str) -> None:
 def _kind(value: Any) -> str:
     if isinstance(value, list):
         return "an array"
-    return "a boolean" if isinstance(value, bool) else "a number" if isinstance(value, (int, float)) else "a text"
+    return (
+        "a boolean" if isinstance(value, bool) else "a number" if isinstance(value, (int, float, Decimal)) else "a text"
+    )
 
 
 def _no_text(text: str, parameter: _Parameter) -> Any:
@@ -322,7 +371,7 @@ def _no_text(text: str, parameter: _Parameter) -> Any:
     if not parameter.container or text.lstrip()[:1] not in ("[", "{"):
         return text
     try:
-        return msgspec.json.decode(text)
+        return _exact_decoder.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return text  # what it is instead is told when it is converted
 
@@ -452,6 +501,30 @@ def _parameters(fn: Callable[..., Any], tool: str) -> tuple[list[inspect.Paramet
     return [p for p in found[is_method(fn) :] if p.name not in fixed], fixed
 
 
+COMBINED = frozenset(("anyOf", "oneOf", "allOf", "$ref"))
+"""What a schema may have in place of a type and properties."""
+
+
+def kept_back(fn: Callable[..., Any], tool: str, schema: Mapping[str, Any], context: str | None) -> set[str]:
+    """The function's own parameters that a schema, given for it, does not name: no model may set them.
+
+    Raises `ConfigError` where the schema names what the function does not take, or not what it needs.
+    """
+    found, fixed = _parameters(fn, tool)
+    if schema.keys() & COMBINED:
+        return fixed
+    named: Mapping[str, Any] = schema.get("properties", {})
+    own = {p.name: p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != context}
+    if not any(p.kind is p.VAR_KEYWORD for p in found):
+        for name in named:
+            if name not in own:
+                raise ConfigError(f"tool {tool!r}, schema: {unknown('argument of the function', name, own)}")
+    needed = [name for name, p in own.items() if p.default is p.empty and name not in named]
+    if needed:
+        raise ConfigError(f"tool {tool!r}: its schema does not name {listed(needed)}, which the function needs")
+    return fixed | (own.keys() - named.keys())
+
+
 def is_method(fn: Callable[..., Any], first: str = "self") -> bool:
     """Whether this is a function out of a class's body that waits for its `self`, or another first parameter."""
     if not inspect.isfunction(fn) or "." not in fn.__qualname__.rpartition("<locals>.")[2]:
@@ -486,6 +559,8 @@ def _keywords_of(annotation: Any, where: str) -> list[inspect.Parameter]:
     except NameError as error:
         raise UnresolvedError(f"{where}: its type cannot be resolved: {error}", error.name or "") from error
     for name, hint in hints.items():
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise ConfigError(f"{where}: {name!r} of {form.__name__} is no name for an argument in Python")
         kind, required = hint, name in form.__required_keys__
         while (qualifier := getattr(typing.get_origin(kind), "_name", "")) in ("Required", "NotRequired", "ReadOnly"):
             if qualifier != "ReadOnly":  # Python itself does not see these where annotations are postponed
@@ -595,8 +670,11 @@ _OF_ENUM = {"title", "description", "enum", "const", "type"}
 
 def _json_form(parameter: _Parameter) -> Any:
     if parameter.adapter is not None:
-        return pydantics.json_form(parameter.adapter, parameter.default)
-    return msgspec.to_builtins(parameter.default, str_keys=True)
+        form = pydantics.json_form(parameter.adapter, parameter.default)
+    else:
+        form = msgspec.to_builtins(parameter.default, str_keys=True)
+    json.dumps(form, allow_nan=False)  # raises for what only Python takes for JSON
+    return form
 
 
 def _free(name: str, taken: Collection[str]) -> str:

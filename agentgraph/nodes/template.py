@@ -9,7 +9,7 @@ from typing import Any, Protocol, get_args
 from agentgraph.errors import AgentGraphError, unknown
 from agentgraph.messages import Message
 
-__all__ = ["TemplateError", "TemplateRenderer", "escape", "render", "values_for"]
+__all__ = ["TemplateError", "TemplateRenderer", "escape", "names_of", "render", "values_for"]
 
 _BRACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}|\{\{|[{}]")
 _MESSAGES: tuple[type[Message], ...] = get_args(Message)
@@ -62,6 +62,11 @@ def render(template: str, values: Mapping[str, Any]) -> str:
                 opened.pop()
     made.append(template[place:])
     return "".join(made)
+
+
+def names_of(template: str) -> list[str]:
+    """The names that `render` asks a template's values for."""
+    return list(dict.fromkeys(match.group(1) for match in _BRACE.finditer(template) if match.group(1) is not None))
 
 
 def escape(text: str) -> str:

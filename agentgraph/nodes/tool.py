@@ -16,7 +16,7 @@ import msgspec
 
 from agentgraph.config import positive
 from agentgraph.context import CancellationToken, RunContext
-from agentgraph.errors import ConfigError, RunEndedError, listed
+from agentgraph.errors import AgentGraphError, ConfigError, RunEndedError, listed, unknown
 from agentgraph.events import Event, ToolProgress
 from agentgraph.messages import NO_OUTPUT, FilePart, ImagePart, Part, TextPart, sound
 from agentgraph.models.closed_schema import check_strict
@@ -25,6 +25,7 @@ from agentgraph.node import is_async
 from agentgraph.nodes.collector import CallUpdates
 from agentgraph.nodes.limiter import Limiter, limiter_of
 from agentgraph.nodes.signature import (
+    COMBINED,
     ArgumentsError,
     Signature,
     UnresolvedError,
@@ -33,10 +34,22 @@ from agentgraph.nodes.signature import (
     described,
     innermost,
     is_method,
+    kept_back,
     without_nulls,
 )
 
-__all__ = ["Answer", "Tool", "ToolContext", "ToolError", "as_tool", "as_tools", "tool"]
+__all__ = [
+    "Answer",
+    "Tool",
+    "ToolContext",
+    "ToolError",
+    "ToolTimeoutError",
+    "as_tool",
+    "as_tools",
+    "names_of",
+    "tool",
+    "tools_of_run",
+]
 
 
 class ToolError(Exception):
@@ -45,6 +58,19 @@ class ToolError(Exception):
     def __init__(self, message: str, *, always_raise: bool = False) -> None:
         super().__init__(message)
         self.always_raise = always_raise
+
+
+class ToolTimeoutError(AgentGraphError, TimeoutError):
+    """A call took longer than it may, and was stopped. The model is told so; interceptors find it by `request.last`.
+
+    `seconds` is the limit; `thread_runs` tells that a worker thread was left behind and still runs.
+    """
+
+    def __init__(self, name: str, seconds: float, *, thread_runs: bool = False) -> None:
+        left = "left running, and its result is thrown away" if thread_runs else "stopped"
+        super().__init__(f"tool {name!r} timed out after {seconds:g} s and was {left}")
+        self.seconds = seconds
+        self.thread_runs = thread_runs
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -147,8 +173,9 @@ class Tool:
     `timeout`: seconds a call may take; None: as the tool node says. `return_direct`: after a message all of whose
     calls are of such tools, the agent stops. `max_parallel`: most calls of it at work at once in the whole process (of
     a method: on all instances together), or a `Limiter` that it shares with others. With `parameters` (a JSON schema of
-    type object) the function gets the model's arguments by keyword as they are; only that the required ones are there
-    is checked. `strict`: ask the provider to hold the model to the schema (see `ToolSpec`).
+    type object) the function gets the model's arguments by keyword as they are; it is only checked that the required
+    ones are there, and none that the function names and the schema does not. `strict`: ask the provider to hold the
+    model to the schema (see `ToolSpec`).
 
     Raises `ConfigError` naming tool and parameter where the signature has no schema, or one that cannot be strict. A
     type that the module defines further down is looked for at the first use.
@@ -168,11 +195,16 @@ class Tool:
     ) -> None:
         if isinstance(fn, classmethod) or is_method(fn, "cls"):
             raise ConfigError(f"{fn.__qualname__} is a class method: make the tool below the class, of Class.method")
+        if isinstance(fn, Tool):
+            raise ConfigError(f"{fn!r} is a tool already; one with other options is made of its function, Tool(it.fn)")
         if not callable(fn):
             raise ConfigError(f"a tool is made of a function, found {fn!r:.80}")
         inner = innermost(fn)
         if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
             raise ConfigError(f"a tool returns its result; {fn!r:.80} is a generator: use ToolContext.progress")
+        for option, text in (("name", name), ("description", description)):
+            if text is not None and not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"tool {name or _name(fn)!r}: {option} must be a text, found {text!r:.80}")
         self.fn = fn
         self.name: str = name or _name(fn)
         self.description: str = described(fn) if description is None else description
@@ -185,9 +217,10 @@ class Tool:
         self.is_async: bool = is_async(fn)
         self.is_method: bool = is_method(fn)
         """Whether this is a tool of a class, which becomes callable as one of an instance."""
-        self._given = None if parameters is None else dict(parameters)
+        self._given = None if parameters is None else _schema_of(parameters, self.name)
         if self._given is not None:
             self.context_name = context_parameter(fn, self.name, ToolContext, _names_around(inner))
+            self._kept_back = kept_back(fn, self.name, self._given, self.context_name)
             if strict:
                 check_strict(self.name, self._given)
             return
@@ -224,6 +257,10 @@ class Tool:
         if self._given is None:
             return self._signature.read(text)
         given = decode(text, self.name)
+        forged = next((k for k in given if k in self._kept_back), None)
+        if forged is not None:
+            told = unknown("argument", forged, self._given.get("properties", ()))
+            raise ArgumentsError(f"invalid arguments for tool {self.name!r}: {told}")
         if self.strict:  # what was optional had to be given
             given = without_nulls(given, self._given)
         missing = [k for k in self._given.get("required", ()) if k not in given]
@@ -308,8 +345,25 @@ def as_tools(given: Any, owner: str) -> tuple[Tool, ...]:
     return tuple(map(as_tool, cast("Iterable[Any]", given)))
 
 
+def names_of(given: Any, owner: str) -> tuple[str, ...]:
+    """The names of the tools that `owner` was given, as names, functions or Tools. Raises `ConfigError` for others."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ConfigError(f"{owner}: tools come in a list, by their names or as they are; found {given!r:.80}")
+    return tuple(t if isinstance(t, str) else as_tool(t).name for t in cast("Iterable[Any]", given))
+
+
+def tools_of_run(run: RunContext[Any]) -> dict[str, Tool]:
+    """The run's own tools, by the names under which they were put into `run.scratch["tools"]`. Raises `ConfigError`."""
+    given: Any = run.scratch.get("tools", {})
+    if not isinstance(given, Mapping):
+        raise ConfigError(f'run.scratch["tools"] holds tools by name, found {given!r:.80}')
+    return {name: as_tool(one) for name, one in cast("Mapping[str, Any]", given).items()}
+
+
 def _as_builtin(value: Any) -> Any:
     """What msgspec does not encode by itself."""
+    if value is None or type(value) in (list, tuple, dict):  # it does, but for keys
+        raise TypeError(f"a {type(value).__name__} is no key of a JSON object")
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
@@ -342,24 +396,29 @@ def content_of(value: Any, name: str) -> str | list[Part]:
         return _encoder.encode(value).decode()
     if value is None:
         return NO_OUTPUT
-    items = cast("list[Any]", value if isinstance(value, list) else [value])
-    if any(isinstance(i, _PARTS) for i in items) and all(isinstance(i, (*_PARTS, str)) for i in items):
-        return [_sound_part(i) for i in items]
+    items = cast("Sequence[Any]", value if isinstance(value, (list, tuple)) else [value])
+    if any(isinstance(i, _PARTS) for i in items):
+        return [part for i in items for part in _parts_of(i, name)]
     # the order of a set is another one in each process
     encoder = _sorting_encoder if isinstance(value, (set, frozenset)) else _encoder
     try:
-        return encoder.encode(value).decode()
-    except (UnicodeEncodeError, UnicodeDecodeError):
-        return _encoder.encode(_sound_all(msgspec.to_builtins(value, str_keys=True, enc_hook=_as_builtin))).decode()
+        try:
+            return encoder.encode(value).decode()
+        except (UnicodeEncodeError, UnicodeDecodeError):
+            return _encoder.encode(_sound_all(msgspec.to_builtins(value, str_keys=True, enc_hook=_as_builtin))).decode()
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         kind = type(cast("Any", value)).__name__
         raise TypeError(f"tool {name!r} returned a {kind}, which has no JSON form: {error}") from error
 
 
-def _sound_part(part: Part | str) -> Part:
-    if isinstance(part, str):
-        return TextPart(sound(part))
-    return TextPart(sound(part.text)) if isinstance(part, TextPart) else part
+def _parts_of(value: Any, name: str) -> list[Part]:
+    """One of several results of which some are parts."""
+    if isinstance(value, TextPart):
+        return [TextPart(sound(value.text))]
+    if isinstance(value, _PARTS):
+        return [value]
+    content = content_of(value, name)
+    return [TextPart(content)] if isinstance(content, str) else content
 
 
 def _sound_all(value: Any) -> Any:
@@ -370,6 +429,16 @@ def _sound_all(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_sound_all(v) for v in cast("list[Any]", value)]
     return value
+
+
+def _schema_of(parameters: Any, name: str) -> dict[str, Any]:
+    given = dict(cast("Mapping[str, Any]", parameters)) if isinstance(parameters, Mapping) else None
+    if given is None or ("object" if given.keys() & COMBINED else given.get("type")) != "object":
+        raise ConfigError(
+            f"tool {name!r}: parameters must be a JSON schema of type object, such as "
+            f'{{"type": "object", "properties": {{"a": {{"type": "integer"}}}}}}; found {parameters!r:.80}'
+        )
+    return given
 
 
 def _name(fn: Any) -> str:

@@ -35,18 +35,53 @@ from agentgraph.nodes.deadlines import Deadlines
 from agentgraph.nodes.history import with_own_ids
 from agentgraph.nodes.limiter import Hold, Limiter, Loan
 from agentgraph.nodes.signature import ArgumentsError
-from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, ToolUpdate, as_tool, as_tools, content_of
+from agentgraph.nodes.tool import (
+    Answer,
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolTimeoutError,
+    ToolUpdate,
+    as_tool,
+    as_tools,
+    content_of,
+    tools_of_run,
+)
 from agentgraph.strategies import UNSET
 from agentgraph.tasks import NotAllWellError, run_all
 from agentgraph.threads import ThreadCall
 
-__all__ = ["ErrorProcessor", "ToolHandler", "ToolInterceptor", "ToolNode", "ToolRequest", "ToolResolver"]
+__all__ = [
+    "ErrorProcessor",
+    "LastAttempt",
+    "ToolHandler",
+    "ToolInterceptor",
+    "ToolNode",
+    "ToolRequest",
+    "ToolResolver",
+    "leaves",
+]
 
 log: logging.Logger = logging.getLogger("agentgraph")
 
 _ANSWER = "(answer)"
 """What a call's answer is recorded under."""
+_AROUND = "(interceptors)"
+"""The part of a call that what wraps it may use."""
 _GIVEN_UP = "this call did not finish: its run was ended before"
+
+
+class LastAttempt:
+    """What became of the last attempt of a call, for the interceptors round it."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        """What the tool raised, a `ToolTimeoutError`, or what was wrong with the arguments; None: it has answered."""
+
+    def __repr__(self) -> str:
+        return f"<LastAttempt {self.error!r:.80}>"
 
 
 class ToolRequest(msgspec.Struct, frozen=True, gc=False):
@@ -59,6 +94,8 @@ class ToolRequest(msgspec.Struct, frozen=True, gc=False):
     run: RunContext[Any]
     index: int
     """Which call of the message, from 0."""
+    last: LastAttempt = msgspec.field(default_factory=LastAttempt)
+    """After `call` has returned: the error that the answer tells of. Until this call's interceptors have returned."""
 
 
 ToolHandler = Callable[[ToolRequest], Awaitable[ToolResponse]]
@@ -130,6 +167,14 @@ class ToolNode:
         """How many calls of a message run at once."""
         self.timeout = timeout
         self.interceptors: tuple[ToolInterceptor, ...] = callables(interceptors, "ToolNode")
+        if resolver is not None and not callable(resolver):
+            raise ConfigError(f"ToolNode(resolver=...) is a function of (name), found {resolver!r:.80}")
+        if not callable(error_processor):
+            raise ConfigError(
+                f"ToolNode(error_processor=...) is a function of (error, call), found {error_processor!r:.80}"
+            )
+        if tool_context is not None and not isinstance(tool_context, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"ToolNode(tool_context=...) is a dict of values by name, found {tool_context!r:.80}")
         self._resolver = resolver
         self.error_processor = error_processor
         self.tool_context: dict[str, Any] = dict(tool_context or {})
@@ -178,7 +223,7 @@ class ToolNode:
 
     async def find(self, name: str, run: RunContext[Any]) -> Tool | None:
         """The tool by that name: the node's own, the run's dynamic one, or what the resolver finds."""
-        found: Tool | None = self.tools.get(name) or _dynamic(run).get(name)
+        found = self.tools.get(name) or tools_of_run(run).get(name)
         if found is None and self._resolver is not None:
             answer = self._resolver(name)
             if inspect.isawaitable(answer):
@@ -195,14 +240,10 @@ class ToolNode:
 
     def known(self, run: RunContext[Any]) -> list[str]:
         """The names of the node's own tools and the run's dynamic ones."""
-        return [*self.tools, *(n for n in _dynamic(run) if n not in self.tools)]
+        return [*self.tools, *(n for n in tools_of_run(run) if n not in self.tools)]
 
     def __repr__(self) -> str:
         return f"<ToolNode {self.agent_name or ''} {list(self.tools)}>"
-
-
-def _dynamic(run: RunContext[Any]) -> Mapping[str, Tool]:
-    return cast("Mapping[str, Tool]", run.scratch.get("tools", {}))
 
 
 def _open_message(
@@ -290,7 +331,7 @@ class _Batch:
                 mine.close()
                 if metadata is not None:
                     self.metadata[index] = metadata
-            elif asked := part.open_questions():
+            elif asked := (*part.open_questions(), *part.part(_AROUND).open_questions()):
                 self.questions[index] = asked
             else:
                 rest.append(index)
@@ -432,13 +473,14 @@ class _Batch:
             await run.emit(ToolStarted(call_id=call.id, name=call.name, arguments=call.arguments))
         response: Any = None
         part: RunContext[Any] | None = None
+        last = LastAttempt()
         try:
             if failure is not None:
                 raise failure
             self._tools[index] = tool
             if node.interceptors:
-                part = run.part(call.id)  # what they ask and record is the call's own
-            response = await self._handler(ToolRequest(call, tool, self._state, part or run, index))
+                part = run.part(call.id).part(_AROUND)  # what they ask and record is the call's own, not the tool's
+            response = await self._handler(ToolRequest(call, tool, self._state, part or run, index, last))
         except Interrupted as asked:
             self.questions[index] = asked.interrupts
         except (Exception, asyncio.CancelledError) as error:  # an interceptor's, or one that must fail the run
@@ -447,7 +489,7 @@ class _Batch:
             asked, rest = group.split(Interrupted)
             if asked is None or rest is not None:
                 raise
-            questions = [q for leaf in _leaves(asked) for q in cast("Interrupted", leaf).interrupts]
+            questions = [q for leaf in leaves(asked) for q in cast("Interrupted", leaf).interrupts]
             self.questions[index] = tuple(questions)
         try:
             if self._stopped(0):  # also where an interceptor has swallowed it
@@ -472,7 +514,7 @@ class _Batch:
                 await self._tell(index, response, began)
             return response
         finally:
-            failure = None  # else it and this frame hold each other
+            failure = last.error = None  # else they and this frame hold each other
             if part is not None:
                 part.close("the call has ended")
 
@@ -490,7 +532,8 @@ class _Batch:
         outcome = self._outcomes.get(index, "error") if response.is_error else "ok"
         if self._node.log:
             who = self._node.agent_name or self._run.node
-            log.info("%s: tool %s (%s) %s: %.200r", who, response.name, response.id, outcome, response.text)
+            # as reprs: a model may write line breaks into a name too
+            log.info("%s: tool %.80r (%.80r) %s: %.200r", who, response.name, response.id, outcome, response.text)
         if began is not None:
             seconds = asyncio.get_running_loop().time() - began
             await self._run.emit(
@@ -504,6 +547,7 @@ class _Batch:
         call, tool, index = request.call, request.tool, request.index
         self._outcomes.pop(index, None)
         self.metadata.pop(index, None)
+        request.last.error = None
         if tool is not self._tools[index]:
             await self._permit(index, tool)
             self._tools[index] = tool
@@ -513,6 +557,7 @@ class _Batch:
         try:
             positional, keywords = tool.arguments(call.arguments)
         except ArgumentsError as error:
+            request.last.error = error
             text = self._cut_off(call) if self._cut and not _is_json(call.arguments) else str(error)
             return ToolResponse(call.id, call.name, text, is_error=True)
         if self._cut and index == len(self._calls) - 1 and not call.arguments and tool.parameters.get("properties"):
@@ -540,12 +585,12 @@ class _Batch:
         except _TimedOut as late:
             updates.discard()
             self._outcomes[index] = "timeout"
-            left = "left running, and its result is thrown away" if late.thread_runs else "stopped"
-            return ToolResponse(
-                call.id, call.name, f"tool {call.name!r} timed out after {limit:g} s and was {left}", is_error=True
-            )
+            timeout = ToolTimeoutError(call.name, limit or 0, thread_runs=late.thread_runs)
+            request.last.error = timeout
+            return ToolResponse(call.id, call.name, str(timeout), is_error=True)
         except Exception as error:
             updates.discard()
+            request.last.error = error
             response = await self._failed(error, call, index)
         finally:
             if context is not None:
@@ -574,7 +619,7 @@ class _Batch:
             if thread is None:
                 value = await tool.fn(*positional, **keywords)
             else:
-                value = await thread.run(_bound, tool.fn, positional, keywords)
+                value = await thread.run(tool.fn, *positional, **keywords)
                 if inspect.isawaitable(value):
                     value = await value
         except BaseException as error:  # raised again below, unless our own timeout was the cause
@@ -619,18 +664,20 @@ class _Batch:
                 raise TypeError(f"Answer(update=...) must be a dict of state keys, found {value.update!r:.80}")
             updates.write(ToolUpdate(value.update, call.name))
         if value.metadata is not None:
+            if not isinstance(value.metadata, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"Answer(metadata=...) must be a dict, found {value.metadata!r:.80}")
             self.metadata[index] = dict(value.metadata)
         return ToolResponse(call.id, call.name, content)
 
     async def _failed(self, error: BaseException, call: ToolCall, index: int) -> ToolResponse:
         """The answer that tells the model of an error. Raises one that must fail the run."""
         self._outcomes[index] = "error"
-        leaves = list(_leaves(error))
-        asked = [e for e in leaves if isinstance(e, ToolError)]
+        told_of = list(leaves(error))
+        asked = [e for e in told_of if isinstance(e, ToolError)]
         for told in asked:
             if told.always_raise:
                 raise told
-        if len(leaves) == len(asked) == 1:
+        if len(told_of) == len(asked) == 1:
             try:
                 content = self._node.error_processor(asked[0], call)
                 if inspect.isawaitable(content):
@@ -639,7 +686,7 @@ class _Batch:
                 self._fatal.append(fatal)
                 raise
         else:
-            content = "; ".join(map(_told, leaves))
+            content = "; ".join(map(_told, told_of))
         return ToolResponse(call.id, call.name, content_of(content, call.name), is_error=True)
 
     def close(self) -> None:
@@ -654,7 +701,8 @@ class _Batch:
             return False
         if index in self._direct:
             return self._direct[index]
-        tool = self._tools.get(index) or self._node.tools.get(response.name) or _dynamic(self._run).get(response.name)
+        name = response.name
+        tool = self._tools.get(index) or self._node.tools.get(name) or tools_of_run(self._run).get(name)
         return tool is not None and tool.return_direct
 
 
@@ -666,18 +714,15 @@ class _TimedOut(BaseException):
         self.thread_runs = thread_runs
 
 
-def _bound(fn: Callable[..., Any], positional: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-    return fn(*positional, **keywords)
-
-
 class StrayCancelError(Exception):
     """A tool raised `CancelledError`, and nobody had cancelled it: its error like any other."""
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group, at any depth; the error itself where it is none."""
     if isinstance(error, BaseExceptionGroup):
         for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield error
 
@@ -686,7 +731,8 @@ def _told(error: BaseException) -> str:
     """An error for the model: type and text."""
     if isinstance(error, StrayCancelError):
         return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = shown(error, str)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _current_task() -> asyncio.Task[Any]:

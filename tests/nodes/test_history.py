@@ -246,6 +246,18 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character_and_sound_text_
     assert "NUL \\u0000" in sent
 
 
+def test_an_id_with_half_a_surrogate_pair_is_mended_in_call_and_answer_alike() -> None:
+    ask = AssistantMessage(tool_calls=[ToolCall("id \ud83d", "look", "{}")])
+    repaired, told = repair(
+        [ask, ToolResponseMessage([ToolResponse("id \ud83d", "look", "a cat")]), UserMessage("And?")]
+    )
+    assert isinstance(repaired[0], AssistantMessage)
+    assert isinstance(repaired[1], ToolResponseMessage)
+    assert repaired[0].tool_calls[0].id == repaired[1].responses[0].id == "id \ufffd"
+    assert repaired[1].text == "a cat"
+    assert len(told) == 2
+
+
 def test_thousands_of_open_brackets_are_no_arguments_and_no_failure() -> None:
     ask = AssistantMessage(tool_calls=[ToolCall("a", "look", '{"q": ' + "[" * 200_000)])
     repaired, told = repair([ask, ToolResponseMessage([ToolResponse("a", "look", "invalid JSON")])])

@@ -421,6 +421,26 @@ async def test_a_dynamic_tool_of_an_interceptor_is_told_to_the_model_and_run_by_
     assert result.state["messages"][-1].text == "42\nseen"
 
 
+async def test_dynamic_tools_may_be_functions_and_what_is_none_is_told() -> None:
+    async def extra() -> int:
+        """Six times seven."""
+        return 42
+
+    async def bring(request: ModelRequest, call: ModelCall) -> ModelResponse:
+        given = request.context["given"]
+        return await call(msgspec.structs.replace(request, dynamic_tools=given))
+
+    model = ScriptedModel([[ToolCall("a", "extra")]])
+    graph = StateGraph(strategies={"messages": Messages(), "given": Replace()})
+    graph.add_node("llm", LlmNode(model, interceptors=[bring])).add_node("tools", ToolNode([]))
+    graph.add_edge(START, "llm").add_edge("llm", "tools").add_edge("tools", END)
+    app = graph.compile()
+    result = await app.invoke({"messages": UserMessage("go"), "given": [extra]})
+    assert (model.requests[0].tools[0].description, result.state["messages"][-1].text) == ("Six times seven.", "42")
+    with pytest.raises(ConfigError, match="tools are functions or Tool objects; found 'extra'"):
+        await app.invoke({"messages": UserMessage("go"), "given": ["extra"]})
+
+
 async def test_tools_that_a_node_of_the_run_has_brought_are_told_to_the_model() -> None:
     async def bring(state: dict[str, Any], run: RunContext[None]) -> None:
         run.scratch["tools"] = {"look": look, "write": write}

@@ -121,7 +121,19 @@ async def test_the_tools_are_not_there_before_the_block_and_the_block_is_entered
             pass
 
 
-@pytest.mark.parametrize("options", [{"timeout": 0}, {"max_bytes": 0}, {"include": "find"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 0},
+        {"max_bytes": 0},
+        {"include": "find"},
+        {"include": 5},
+        {"headers": ["a"]},
+        {"fixed": ["a"]},
+        {"server_variables": ["a"]},
+        {"client": httpx.Client},
+    ],
+)
 def test_an_option_that_cannot_be_meant_is_refused(options: Any) -> None:
     with pytest.raises(ConfigError, match=next(iter(options))):
         OpenApiTools({}, **options)

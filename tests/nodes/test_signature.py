@@ -340,6 +340,28 @@ def test_keywords_whose_type_cannot_be_described_or_found_are_refused() -> None:
         Tool(names["g"])
 
 
+def test_names_that_no_argument_can_have_are_refused() -> None:
+    Form = TypedDict("Form", {"first-name": str})
+
+    def f(**more: Unpack[Form]): ...
+    def g(*, __secret: int): ...
+
+    with pytest.raises(ConfigError, match="tool 'f', parameter 'more': 'first-name' of Form is no name"):
+        Tool(f)
+    with pytest.raises(ConfigError, match=r"tool 'g', parameter '__secret': .* two underscores"):
+        Tool(g)
+
+
+def test_a_default_that_json_does_not_know_stands_in_no_schema() -> None:
+    def f(
+        most: float = float("inf"),
+        grades: tuple[float, ...] = (float("nan"),),
+        part: Annotated[float, pydantic.Field(le=1)] = float("inf"),
+    ): ...
+
+    assert [p.get("default", "none") for p in properties(Tool(f)).values()] == ["none"] * 3
+
+
 @pytest.mark.case("H3")
 def test_defaults_stand_in_the_schema_and_variadic_keywords_do_not() -> None:
     def f(a: int, b: int = 5, *, c: int = 3, **kw: Any): ...
@@ -888,6 +910,19 @@ def test_harmless_slips_are_mended(slip: dict[str, Any], mended: dict[str, Any],
     assert keywords(Tool(slips), arguments) == GIVEN | mended
 
 
+def test_a_decimal_keeps_its_digits_whatever_else_has_to_be_mended() -> None:
+    def f(price: Decimal, n: int, **more: float): ...
+    def g(prices: list[Decimal], rest: Any = None): ...
+
+    exact = Decimal("12345678901234567.10")
+    given = keywords(Tool(f), '{"price": 12345678901234567.10, "n": "7", "more": 1.50}')
+    assert (str(given["price"]), given["n"], given["more"]) == (str(exact), 7, 1.5)
+    assert keywords(Tool(g), '{"prices": "[12345678901234567.10]", "rest": [1.50]}') == {
+        "prices": [exact],
+        "rest": [1.5],
+    }
+
+
 @pytest.mark.case("H14")
 def test_null_for_what_has_a_default_leaves_it_to_the_function() -> None:
     def f(n: int = 3) -> int:
@@ -920,6 +955,32 @@ def test_what_cannot_be_mended_is_told_with_path_and_expectation(arguments: str,
     assert path in answer
     assert expectation in answer
     assert "'slips'" in answer
+
+
+def test_a_value_that_is_none_of_several_is_told_with_those_that_there_are() -> None:
+    class Cat(msgspec.Struct, tag="cat"): ...
+
+    class Dog(msgspec.Struct, tag="dog"): ...
+
+    class Box(msgspec.Struct):
+        pets: list[Cat | Dog]
+        by_name: dict[str, Literal["x", "y"]] = {}
+
+    def f(size: Literal[1, 2], box: Box | None = None): ...
+
+    slips: list[tuple[Any, str]] = [
+        ({"size": 3}, "Invalid enum value 3 - at `$.size`; expected one of 1, 2"),
+        (
+            {"size": 1, "box": {"pets": [{"type": "cow"}]}},
+            "'cow' - at `$.box.pets[0].type`; expected one of 'cat', 'dog'",
+        ),
+        (
+            {"size": 1, "box": {"pets": [], "by_name": {"a": "z"}}},
+            "'z' - at `$.box.by_name[...]`; expected one of 'x', 'y'",
+        ),
+    ]
+    for slip, told in slips:
+        assert refusal(Tool(f), slip).endswith(told)
 
 
 @pytest.mark.case("H14")

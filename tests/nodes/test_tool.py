@@ -121,6 +121,48 @@ def test_what_is_no_function_is_refused() -> None:
             ToolNode([cast("Any", wrong)])
 
 
+def test_a_tool_of_a_tool_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"<Tool f> is a tool already; .* made of its function, Tool\(it\.fn\)"):
+        Tool(Tool(lambda: 1, name="f"))
+
+
+@pytest.mark.parametrize("option", ["name", "description"])
+def test_a_name_and_a_description_are_texts(option: str) -> None:
+    def f(): ...
+
+    with pytest.raises(ConfigError, match=f": {option} must be a text, found 5"):
+        Tool(f, **{option: cast("Any", 5)})
+
+
+@pytest.mark.parametrize("wrong", ["x", [("type", "object")], int, {"type": "string"}, {"a": {"type": "integer"}}, {}])
+def test_parameters_that_are_no_schema_of_an_object_are_refused(wrong: Any) -> None:
+    def f(**given: Any): ...
+
+    with pytest.raises(ConfigError, match=r"tool 'f': parameters must be a JSON schema of type object.*found"):
+        Tool(f, parameters=wrong)
+
+
+def test_parameters_that_the_function_does_not_take_or_that_it_lacks_are_refused() -> None:
+    def f(a: int): ...
+    def g(b: int, context: ToolContext, a: int = 1): ...
+
+    with pytest.raises(ConfigError, match="tool 'f', schema: unknown argument of the function 'b'; known: 'a'"):
+        Tool(f, parameters={"type": "object", "properties": {"b": {}}})
+    with pytest.raises(ConfigError, match="tool 'g': its schema does not name 'b', which the function needs"):
+        Tool(g, parameters={"type": "object", "properties": {"a": {}}})
+
+
+async def test_a_model_cannot_set_what_the_function_has_beside_a_schema_of_its_own() -> None:
+    def f(a: int, user: str = "guest", *, key: str = "", **rest: Any) -> Any:
+        return [a, user, key, rest]
+
+    made = Tool(functools.partial(f, key="k"), parameters=SCHEMA)
+    assert (await answer_of(made, '{"a": 1, "b": 2}')).content == '[1,"guest","k",{"b":2}]'
+    for forged in ("user", "key"):
+        told = (await answer_of(made, f'{{"a": 1, "{forged}": "root"}}')).text
+        assert told == f"invalid arguments for tool 'f': unknown argument '{forged}'; known: 'a'"
+
+
 def test_generators_are_refused() -> None:
     def pieces():
         yield 1
@@ -348,6 +390,8 @@ RESULTS: list[tuple[Any, Any]] = [
     (IMAGE, [IMAGE]),
     ([TextPart("hi"), IMAGE, FILE], [TextPart("hi"), IMAGE, FILE]),
     (["look:", IMAGE], [TextPart("look:"), IMAGE]),
+    (("look:", IMAGE), [TextPart("look:"), IMAGE]),
+    ([IMAGE, {"width": 5}, [FILE]], [IMAGE, TextPart('{"width":5}'), FILE]),
 ]
 
 
@@ -385,7 +429,7 @@ def circle() -> list[Any]:
         (Model, "ModelMetaclass"),
         (Holder(it=object()), "Holder"),
         (1j, "complex"),
-        ([IMAGE, object()], "list"),
+        ([IMAGE, object()], "object"),
     ],
     ids=["object", "key", "inside", "circle", "function", "generator", "class", "pydantic", "complex", "parts"],
 )
@@ -400,6 +444,17 @@ async def test_a_result_without_a_json_form_is_an_error_answer_naming_tool_and_t
     assert "tool 'odd' returned a " + kind in answer.text
     assert "no JSON form" in answer.text
     assert result.state["log"] == []
+
+
+@pytest.mark.parametrize("key", [(1, 2), None], ids=["tuple", "none"])
+async def test_a_key_that_json_does_not_know_is_told_as_one(key: Any) -> None:
+    async def odd() -> Any:
+        return {"a": [{key: 3}]}
+
+    text = (await answer_of(odd)).text
+    assert text.endswith(
+        f"tool 'odd' returned a dict, which has no JSON form: a {type(key).__name__} is no key of a JSON object"
+    )
 
 
 class Note(msgspec.Struct):
@@ -461,13 +516,14 @@ async def test_an_answer_without_content_is_not_empty() -> None:
     assert (await answer_of(note)).content == "(no output)"
 
 
-async def test_an_answer_whose_update_is_no_dict_is_an_error_answer() -> None:
+@pytest.mark.parametrize("option", ["update", "metadata"])
+async def test_an_answer_whose_update_or_metadata_is_no_dict_is_an_error_answer(option: str) -> None:
     async def note() -> Answer:
-        return Answer("ok", update=cast("Any", ["log"]))
+        return Answer("ok", **{option: cast("Any", ["log"])})
 
     answer = await answer_of(note)
     assert answer.is_error
-    assert "Answer(update=...) must be a dict" in answer.text
+    assert f"Answer({option}=...) must be a dict" in answer.text
 
 
 async def test_a_call_knows_its_state_its_run_its_call_and_the_nodes_extras() -> None:

@@ -288,6 +288,9 @@ def test_settings_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> N
         (5, {}, "ToolNode: tools come in a list, found 5"),
         ([], {"interceptors": [5]}, r"ToolNode: an interceptor is an async function of \(request, call\), found 5"),
         ([], {"interceptors": 5}, "ToolNode: interceptors come in a list, found 5"),
+        ([], {"resolver": 5}, r"ToolNode\(resolver=...\) is a function of \(name\), found 5"),
+        ([], {"error_processor": 5}, r"ToolNode\(error_processor=...\) is a function of \(error, call\), found 5"),
+        ([], {"tool_context": [5]}, r"ToolNode\(tool_context=...\) is a dict of values by name, found \[5\]"),
     ],
 )
 def test_what_is_no_list_of_tools_or_interceptors_is_refused(tools: Any, options: dict[str, Any], told: str) -> None:
@@ -939,6 +942,47 @@ async def test_an_unknown_tool_is_answered_with_the_nearest_name_and_what_there_
     assert [a.is_error for a in answers(result.state)] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        ({"other": other}, "other"),
+        ({"other": 5}, "ConfigError: tools are functions or Tool objects; found 5"),
+        ([other], 'ConfigError: run.scratch["tools"] holds tools by name, found [<'),
+    ],
+    ids=["function", "number", "list"],
+)
+async def test_the_runs_tools_may_be_functions_by_name_and_what_is_neither_is_told(given: Any, answer: str) -> None:
+    async def bring(state: Any, run: RunContext[Any]) -> None:
+        run.scratch["tools"] = given
+
+    graph = StateGraph(strategies={"messages": Messages()})
+    graph.add_node("bring", bring).add_node("tools", ToolNode([]))
+    graph.add_edge(START, "bring").add_edge("bring", "tools").add_edge("tools", END)
+    (text,) = texts((await graph.compile().invoke(asking("other"))).state)
+    assert text.startswith(answer)
+
+
+async def test_a_plain_function_may_have_parameters_of_any_name_and_its_own_is_told() -> None:
+    def stop(self: int, fn: int, args: int, keywords: int) -> int:
+        if fn:
+            raise StopIteration
+        return self + fn + args + keywords
+
+    calls = [("stop", f'{{"self": 1, "fn": {fn}, "args": 2, "keywords": 3}}') for fn in (0, 1)]
+    result = await app_of([stop]).invoke(asking(*calls))
+    assert texts(result.state) == ["6", "RuntimeError: 'stop' raised StopIteration"]
+
+
+async def test_names_that_a_model_makes_up_forge_no_log_line_and_no_long_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "agentgraph")
+    result = await app_of([other], log=True).invoke(asking("x\nroot: all well", "y" * 100_000))
+    assert not any("\n" in r.getMessage() for r in caplog.records)
+    assert texts(result.state)[1] == f"unknown tool '{'y' * 99}...; known: 'other'"
+    assert max(len(r.getMessage()) for r in caplog.records) < 400
+
+
 async def test_a_resolver_may_give_a_function() -> None:
     def resolve(name: str) -> Any:
         return other
@@ -1247,9 +1291,9 @@ async def test_events_tell_when_each_call_starts_and_how_it_ended() -> None:
 async def test_with_log_each_call_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentgraph")
     await app_of([other], log=True, agent_name="ada").invoke(asking("other", "gone"))
-    assert [r.getMessage()[:30] for r in caplog.records] == [
-        "ada: tool other (c0) ok: 'othe",
-        'ada: tool gone (c1) error: "un',
+    assert [r.getMessage()[:34] for r in caplog.records] == [
+        "ada: tool 'other' ('c0') ok: 'othe",
+        "ada: tool 'gone' ('c1') error: \"un",
     ]
     assert repr(ToolNode([other], agent_name="ada")) == "<ToolNode ada ['other']>"
 
@@ -1265,6 +1309,6 @@ async def test_a_write_that_the_state_does_not_take_names_the_tool_that_made_it(
         context.update(lgo=[2])
         return None
 
-    with pytest.raises(UpdateError, match="unknown state key 'lgo'; did you mean 'log'?") as caught:
+    with pytest.raises(UpdateError, match=r"unknown state key 'lgo'; did you mean 'log'\?") as caught:
         await app_of([fine, wrong]).invoke(asking("fine", "wrong"))
     assert "written by tool 'wrong'" in caught.value.__notes__

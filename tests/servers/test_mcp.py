@@ -424,6 +424,18 @@ async def test_a_large_answer_comes_whole(workshop_url: str) -> None:
         assert len((await called(tools, "much")).text) == 2**22
 
 
+async def test_a_tools_name_is_one_that_providers_take_and_the_server_is_called_by_its_own() -> None:
+    async with raw("dotted", include=["fs.read", "fs/read"], prefix="my ") as tools:
+        assert names(tools) == ["my_fs_read", "my_fs_read_2"]
+        assert (await called(tools, "my_fs_read_2")).text == "well"
+
+
+async def test_pages_without_end_are_told() -> None:
+    with pytest.raises(McpError, match="its pages of tools have no end: '2' comes a second time"):
+        async with raw("endless"):
+            pass
+
+
 async def test_refresh_lists_the_tools_anew() -> None:
     async with raw("quiet") as tools:
         await called(tools, "grow")
@@ -593,7 +605,14 @@ async def test_a_client_of_the_callers_own_is_used_and_stays_open(workshop_url: 
         {"command": "a", "headers": {"b": "c"}},
         {"url": "http://a", "args": ["b"]},
         {"url": "http://a", "headers": {"b": "c"}, "http_client": object()},
+        {"command": ["a", "b"]},
+        {"url": 5},
         {"command": "a", "args": "b c"},
+        {"command": "a", "args": 5},
+        {"command": "a", "args": ["b", 5]},
+        {"command": "a", "env": ["B"]},
+        {"command": "a", "env": {"B": 5}},
+        {"url": "http://a", "headers": ["b"]},
         {"command": "a", "include": "b"},
         {"command": "a", "start_timeout": 0},
     ],
