@@ -1,14 +1,23 @@
 """The pluggable nodes: a model that reasons, tools that act, and the agent that joins them."""
 
-from agentgraph.nodes.agent import AgentResult, ReactAgent
+from agentgraph.nodes.agent import ReactAgent
 from agentgraph.nodes.chunks import ChunkInterceptor
 from agentgraph.nodes.collector import CallUpdates, ToolStateCollector
 from agentgraph.nodes.limiter import Limiter
 from agentgraph.nodes.llm_node import Advisor, LlmNode, LlmRequest, ModelCall, ModelInterceptor
 from agentgraph.nodes.output import OutputError
+from agentgraph.nodes.result import AgentResult
 from agentgraph.nodes.template import TemplateError, TemplateRenderer
-from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, tool
-from agentgraph.nodes.tool_node import ErrorProcessor, ToolHandler, ToolInterceptor, ToolNode, ToolRequest, ToolResolver
+from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError, ToolTimeoutError, tool
+from agentgraph.nodes.tool_node import (
+    ErrorProcessor,
+    LastAttempt,
+    ToolHandler,
+    ToolInterceptor,
+    ToolNode,
+    ToolRequest,
+    ToolResolver,
+)
 
 __all__ = [
     "Advisor",
@@ -17,6 +26,7 @@ __all__ = [
     "CallUpdates",
     "ChunkInterceptor",
     "ErrorProcessor",
+    "LastAttempt",
     "Limiter",
     "LlmNode",
     "LlmRequest",
@@ -35,5 +45,6 @@ __all__ = [
     "ToolRequest",
     "ToolResolver",
     "ToolStateCollector",
+    "ToolTimeoutError",
     "tool",
 ]

@@ -5,29 +5,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, cast
-
-import msgspec
+from typing import Any, Literal
 
 from agentgraph import telemetry
 from agentgraph.checkpoint.codec import StoredType, types_in
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.compiled import CompiledGraph, RunResult, RunStream, run_sync
 from agentgraph.config import RunConfig
-from agentgraph.context import Interrupt, RunContext
-from agentgraph.errors import ConfigError, InputError
+from agentgraph.context import RunContext
+from agentgraph.errors import ConfigError
 from agentgraph.graph import StateGraph
-from agentgraph.messages import AssistantMessage, Message, ToolResponseMessage, Usage, UserMessage
+from agentgraph.messages import AssistantMessage, ToolResponseMessage
 from agentgraph.models.by_name import as_model, provider_of
 from agentgraph.models.protocol import ChatModel
 from agentgraph.node import END, START, Command, Updates, as_mapping
+from agentgraph.nodes.agent_tool import agent_tool
 from agentgraph.nodes.chain import callables
 from agentgraph.nodes.chunks import ChunkInterceptor
 from agentgraph.nodes.hooks.bound import Bound, bound, chain, interceptors_of
 from agentgraph.nodes.hooks.hook import Hook, WrapsModel, WrapsTool
 from agentgraph.nodes.limiter import Limiter
 from agentgraph.nodes.llm_node import Advisor, LlmNode, ModelInterceptor
-from agentgraph.nodes.template import TemplateRenderer, render
+from agentgraph.nodes.result import OUTPUT, AgentResult, as_given, as_result
+from agentgraph.nodes.template import TemplateRenderer, names_of, render
 from agentgraph.nodes.tool import Tool, as_tools
 from agentgraph.nodes.tool_node import ErrorProcessor, ToolInterceptor, ToolNode, ToolResolver, error_text
 from agentgraph.strategies import Messages, Replace, Strategy
@@ -35,26 +35,6 @@ from agentgraph.strategies import Messages, Replace, Strategy
 __all__ = ["AgentResult", "ReactAgent"]
 
 log: logging.Logger = logging.getLogger("agentgraph")
-
-
-class AgentResult(msgspec.Struct, frozen=True):
-    """How an agent's run ended."""
-
-    text: str
-    """The last assistant message's text; after `return_direct`, the tools' answers."""
-    message: Message | None
-    """The last message."""
-    messages: list[Message]
-    output: Any
-    """What `output_type` or `output_schema` made of the model's answer; the text without these."""
-    usage: Usage | None
-    status: str
-    interrupts: tuple[Interrupt, ...]
-    state: dict[str, Any]
-    steps: int
-    run_id: str
-    thread_id: str | None
-    checkpoint_id: str | None = None
 
 
 class ReactAgent:
@@ -72,9 +52,11 @@ class ReactAgent:
     the last one. `hooks` stand before and after the agent and its model calls, and may bring tools, interceptors and
     state keys (see `agentgraph.nodes.hooks`). `interceptors` may also be objects with `wrap_model`, `wrap_tool` or
     `wrap_chunks`. `strategies` are further state keys, and how their updates merge.
-    `output_key` names a state key that gets the answer too. `graph` is the agent as an ordinary `StateGraph`, which may
-    be changed before the first run. The agent itself can be a node of another graph, as any compiled graph: on that
-    graph's `messages`, or on what `add_node(..., input=..., output=...)` says.
+    The names in `instruction` are state keys too, unless another `template_renderer` fills them in. `output_key` names
+    a state key that gets the answer too. `description` says what the agent can do, for those that choose between
+    agents. `graph` is the agent as an ordinary `StateGraph`, which may be changed before the first run. The agent
+    itself can be a node of another graph, as any compiled graph: on that graph's `messages`, or on what
+    `add_node(..., input=..., output=...)` says; a part of a flow (`agentgraph.nodes.flows`); or a tool (`as_tool`).
     """
 
     def __init__(
@@ -83,6 +65,7 @@ class ReactAgent:
         model: ChatModel | str,
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
+        description: str = "",
         system_prompt: str | None = None,
         instruction: str | None = None,
         template_renderer: TemplateRenderer = render,
@@ -125,10 +108,12 @@ class ReactAgent:
             as_tools(tools, "ReactAgent"),
         )
         self.name = name
+        self.description = description
         self.tools: tuple[Tool, ...] = hung.tools
         self.output_key = output_key
         self._checkpointer = checkpointer
-        self._types: tuple[type | StoredType[Any], ...] = (*types, *types_in(output_type))
+        inside = (t for made in hung.tools for t in getattr(made.fn, "types", ()))
+        self.types: tuple[type | StoredType[Any], ...] = (*types, *types_in(output_type), *inside, *hung.types)
         self._lease = lease
         self.llm: LlmNode = LlmNode(
             model,
@@ -138,7 +123,7 @@ class ReactAgent:
             template_renderer=template_renderer,
             tools=self.tools,
             options=options,
-            output_key=output_key or _OUTPUT,
+            output_key=output_key or OUTPUT,
             output_type=output_type,
             output_schema=output_schema,
             advisors=advisors,
@@ -164,8 +149,12 @@ class ReactAgent:
             if self.tools or hung.model or advisors or resolver is not None
             else None
         )
-        own: dict[str, Strategy] = {"messages": Messages(), "input": Replace(), output_key or _OUTPUT: Replace()}
-        self.graph: StateGraph[dict[str, Any]] = StateGraph(strategies=own | hung.strategies | dict(strategies or {}))
+        named = names_of(instruction) if instruction and template_renderer is render else ()
+        filled_in: dict[str, Strategy] = {name: Replace() for name in named if name != "messages"}
+        own: dict[str, Strategy] = {"messages": Messages(), "input": Replace(), output_key or OUTPUT: Replace()}
+        self.graph: StateGraph[dict[str, Any]] = StateGraph(
+            strategies=filled_in | own | hung.strategies | dict(strategies or {})
+        )
         self._build(hung)
 
     def _build(self, hung: Bound) -> None:
@@ -192,7 +181,7 @@ class ReactAgent:
     @cached_property
     def app(self) -> CompiledGraph[dict[str, Any]]:
         """The compiled graph, made at the first use."""
-        return self.graph.compile(name=self.name, checkpointer=self._checkpointer, types=self._types, lease=self._lease)
+        return self.graph.compile(name=self.name, checkpointer=self._checkpointer, types=self.types, lease=self._lease)
 
     @property
     def plan(self) -> Any:
@@ -205,7 +194,7 @@ class ReactAgent:
         On a thread also `Command(resume=...)`, the answers to what was asked, or None, to go on where it stood. Raises
         as `CompiledGraph.invoke` does.
         """
-        given = _state(input)
+        given = as_given(input)
         return await self._told(given, config, lambda: self.app.invoke(given, config, context=context))
 
     def run_sync(self, input: Any, config: RunConfig | None = None, *, context: Any = None) -> AgentResult:
@@ -216,9 +205,33 @@ class ReactAgent:
         self, input: Any, config: RunConfig | None = None, *, context: Any = None, buffer: int = 256
     ) -> RunStream[AgentResult]:
         """Answer `input`, and read what happens: see `CompiledGraph.stream`. Its `result` is an `AgentResult`."""
-        given = _state(input)
+        given = as_given(input)
         run = self.app.stream(given, config, context=context, buffer=buffer)
         return run.within(lambda start: self._told(given, config, start))
+
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+        return_direct: bool = False,
+        max_parallel: int | Limiter | None = None,
+    ) -> Tool:
+        """This agent as a tool for another: it is told a task, and what it answers is the call's answer.
+
+        Each call has a conversation of its own, which begins with the task, and is a part of the caller's run: limits,
+        events, usage, questions and cancellation pass through, and after a pause or a crash it goes on where it stood.
+        `name` and `description` are the agent's, if not given; the others are as in `Tool`.
+        """
+        return agent_tool(
+            self,
+            name=name,
+            description=description,
+            timeout=timeout,
+            return_direct=return_direct,
+            max_parallel=max_parallel,
+        )
 
     async def __call__(
         self,
@@ -243,7 +256,7 @@ class ReactAgent:
                 self.name,
                 run.node,
             )
-        return Updates({k: v for k, v in update.items() if k != _OUTPUT} for update in updates)
+        return Updates({k: v for k, v in update.items() if k != OUTPUT} for update in updates)
 
     async def _told(
         self,
@@ -275,43 +288,10 @@ class ReactAgent:
         )
 
     def _result(self, ended: RunResult[dict[str, Any]], given: Any) -> AgentResult:
-        spoken = cast("Any", given).get("messages") if isinstance(given, Mapping) else None
-        asked = getattr(spoken[-1], "id", None) if spoken else None
-        state = ended.state
-        messages: list[Message] = state.get("messages", [])
-        answer: Message | None = None
-        for message in reversed(messages):
-            if message.id == asked:  # what is further up is not of this turn, which a hook may have ended
-                break
-            if isinstance(message, (AssistantMessage, ToolResponseMessage)):
-                answer = message
-                break
-        text = "" if answer is None else answer.text
-        output: Any = None
-        if isinstance(answer, ToolResponseMessage):  # the state's output, if any, is that of an earlier turn
-            output = text if self.llm.output is None else None
-        elif answer is not None and not answer.tool_calls:
-            output = state.get(self.output_key or _OUTPUT)
-        return AgentResult(
-            text=text,
-            message=messages[-1] if messages else None,
-            messages=messages,
-            output=output,
-            usage=ended.usage,
-            status=ended.status,
-            interrupts=ended.interrupts,
-            state={k: v for k, v in state.items() if k != _OUTPUT},
-            steps=ended.steps,
-            run_id=ended.run_id,
-            thread_id=ended.thread_id,
-            checkpoint_id=ended.checkpoint_id,
-        )
+        return as_result(ended, given, self.output_key or OUTPUT, formed=self.llm.output is not None)
 
     def __repr__(self) -> str:
         return f"<ReactAgent {self.name} {self.llm.model.name} tools={[t.name for t in self.tools]}>"
-
-
-_OUTPUT = "_output"
 
 
 def _after_llm(state: dict[str, Any]) -> str:
@@ -330,17 +310,3 @@ def _after_llm(state: dict[str, Any]) -> str:
 def _after_tools(state: dict[str, Any]) -> str:
     answers = next((m for m in reversed(state["messages"]) if isinstance(m, ToolResponseMessage)), None)
     return "end" if answers is not None and answers.metadata.get("finish_reason") == "return_direct" else "model"
-
-
-def _state(input: Any) -> Any:
-    if input is None or isinstance(input, Command):
-        return cast("Command[Any] | None", input)
-    if isinstance(input, str):
-        return {"messages": [UserMessage(input)]}
-    if isinstance(input, Mapping):
-        return cast("Mapping[str, Any]", input)
-    if isinstance(input, msgspec.Struct):
-        return {"messages": [input]}
-    if isinstance(input, list):
-        return {"messages": cast("list[Any]", input)}
-    raise InputError(f"an agent answers a text, a message, a list of messages or a state; found {type(input).__name__}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, ClassVar, Literal, cast
 
 import msgspec
@@ -36,9 +36,9 @@ from agentgraph.nodes.chunks import ChunkInterceptor, generators, intercepted, n
 from agentgraph.nodes.history import NOTHING_CHECKED, Checked, sound_message
 from agentgraph.nodes.output import OutputError, OutputFormat
 from agentgraph.nodes.template import TemplateRenderer, render, values_for
-from agentgraph.nodes.tool import Tool, as_tools
+from agentgraph.nodes.tool import Tool, as_tools, tools_of_run
 
-__all__ = ["Advisor", "LlmNode", "LlmRequest", "ModelCall", "ModelInterceptor"]
+__all__ = ["Advisor", "LlmNode", "LlmRequest", "ModelCall", "ModelInterceptor", "failed_answer", "is_failed_answer"]
 
 log: logging.Logger = logging.getLogger("agentgraph")
 
@@ -161,8 +161,8 @@ class LlmNode:
             if self._on_error == "raise":
                 raise
             log.warning("node %r: the model call failed, and is told as a message", run.node, exc_info=error)
-            value = sound(f"Exception: {str(error) or type(error).__name__}")
-            answer = AssistantMessage(value, finish_reason="error")
+            answer = failed_answer(error)
+            value = answer.text
         if self._log:
             name = self.agent_name or run.node
             if reasoning := "\n".join(part.text for part in answer.reasoning if part.text):
@@ -189,7 +189,8 @@ class LlmNode:
 
     def _value(self, answer: AssistantMessage) -> Any:
         """What the answer stands for: its text, or what the output's form makes of it. Raises `OutputError`."""
-        return answer.text if self.output is None or answer.tool_calls else self.output.parse(answer.text)
+        plain = self.output is None or answer.tool_calls or is_failed_answer(answer)
+        return answer.text if plain or self.output is None else self.output.parse(answer.text)
 
     async def _conversation(self, given: Mapping[str, Any], run: RunContext[Any]) -> tuple[Checked, list[Any]]:
         """The conversation to send, and the update that makes the state's messages the same."""
@@ -252,7 +253,7 @@ class LlmNode:
         return LlmRequest(
             messages=spoken,
             system=system,
-            tools=_offered([t.spec for t in self.tools], run.scratch.get("tools", {}).values()),
+            tools=_offered([t.spec for t in self.tools], tools_of_run(run).values()),
             output_schema=self.output.schema if native and self.output is not None else None,
             options=self.options.copy(),
             context={**run.config.metadata, **given},
@@ -304,9 +305,9 @@ class _Asking:
         """The request as the model gets it: with its tools, and an id that no reader has been told of."""
         changes: dict[str, Any] = {}
         if isinstance(request, LlmRequest) and request.dynamic_tools:
-            scratch = self._run.scratch
-            scratch["tools"] = {**scratch.get("tools", {}), **{t.name: t for t in request.dynamic_tools}}
-            changes["tools"] = _offered(request.tools, request.dynamic_tools)
+            run, tools = self._run, as_tools(request.dynamic_tools, "LlmRequest(dynamic_tools=...)")
+            run.scratch["tools"] = {**tools_of_run(run), **{t.name: t for t in tools}}
+            changes["tools"] = _offered(request.tools, tools)
         output = self._node.output if request.output_schema is not None else None
         asked = getattr(request, "model", None) or self._node.model
         if output is not None and not getattr(asked, "native_output_schema", False):
@@ -356,27 +357,36 @@ class _Asking:
     ) -> ModelResponse:
         run = self._run
         response: ModelResponse | None = None
-        async with aclosing(given) as deltas:
-            async for delta in deltas:
-                if not isinstance(delta, Delta):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user's model
-                    raise no_delta(model.name, delta)
-                response = delta.response or response
-                if tell and run.has_reader and (delta.text or delta.reasoning or delta.index is not None):
-                    await run.emit(
-                        ModelDelta(
-                            message_id=request.message_id or "",
-                            text=sound(delta.text),
-                            reasoning=sound(delta.reasoning),
-                            index=delta.index,
-                            call_id=delta.call_id and self._call_id(delta.call_id),
-                            name=delta.name,
-                            arguments=sound(delta.arguments),
+        begun = False
+        try:
+            async with aclosing(given) as deltas:
+                async for delta in deltas:
+                    if not isinstance(delta, Delta):  # pyright: ignore[reportUnnecessaryIsInstance]  # a user's model
+                        raise no_delta(model.name, delta)
+                    response = delta.response or response
+                    says = tell and (delta.text or delta.reasoning or delta.index is not None)
+                    begun = begun or bool(says)
+                    if says and run.has_reader:
+                        await run.emit(
+                            ModelDelta(
+                                message_id=request.message_id or "",
+                                text=sound(delta.text),
+                                reasoning=sound(delta.reasoning),
+                                index=delta.index,
+                                call_id=delta.call_id and self._call_id(sound(delta.call_id)),
+                                name=delta.name and sound(delta.name),
+                                arguments=sound(delta.arguments),
+                            )
                         )
-                    )
-                else:
-                    run.heartbeat()
-        if response is None:
-            raise ModelError(f"model {model.name!r} ended its stream without an answer")
+                    else:
+                        run.heartbeat()
+            if response is None:
+                raise ModelError(f"model {model.name!r} ended its stream without an answer")
+        except Exception as error:
+            if begun:
+                with suppress(AttributeError):  # of a class with slots
+                    error.begun = True  # pyright: ignore[reportAttributeAccessIssue]  # on any class
+            raise
         return response
 
     def arrived(self, response: ModelResponse) -> AssistantMessage:
@@ -425,6 +435,17 @@ def _offered(specs: list[ToolSpec], tools: Iterable[Tool]) -> list[ToolSpec]:
     """The tools that a model is told of: these, and further ones whose names are free."""
     names = {s.name for s in specs}
     return [*specs, *(t.spec for t in tools if t.name not in names)]
+
+
+def failed_answer(error: Exception) -> AssistantMessage:
+    """What stands in the conversation for an answer that could not be had."""
+    text = sound(f"Exception: {str(error) or type(error).__name__}")
+    return AssistantMessage(text, finish_reason="error", metadata={"error": type(error).__name__})
+
+
+def is_failed_answer(message: AssistantMessage) -> bool:
+    """Whether `failed_answer` has made it. By its metadata: a model may well begin a text with "Exception: "."""
+    return message.finish_reason == "error" and "error" in message.metadata
 
 
 def _says_nothing(messages: Sequence[Message]) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 NAMES = ["ok", "hang", "die", "pid", "cancelled", "grow", "linked", "blob", "bad_image", "bad_answer"]
 told: list[int] = []
 habits = set(sys.argv[1:])
+if "dotted" in habits:
+    NAMES.extend(["fs.read", "fs/read"])
 
 
 def say(**message: Any) -> None:
@@ -23,6 +25,8 @@ def tools(cursor: str | None) -> dict[str, Any]:
     """Two to a page."""
     start = int(cursor or 0)
     page = [{"name": name, "inputSchema": {"type": "object"}} for name in NAMES[start : start + 2]]
+    if "endless" in habits:
+        return {"tools": page, "nextCursor": "2"}
     return {"tools": page} | ({"nextCursor": str(start + 2)} if start + 2 < len(NAMES) else {})
 
 

@@ -45,6 +45,8 @@ class Bound(msgspec.Struct, frozen=True):
     """Tool interceptors, the first outermost."""
     steps: Mapping[Position, Sequence[Step]]
     strategies: dict[str, Strategy]
+    types: tuple[Any, ...]
+    """What threads may hold for them."""
 
 
 def bound(
@@ -87,6 +89,7 @@ def bound(
         tool=(*tool_interceptors, *(t for one in wraps if (t := getattr(one, "wrap_tool", None)) is not None)),
         steps={position: _steps(position, names, hung) for position in POSITIONS},
         strategies=strategies,
+        types=tuple(kind for one in wraps for kind in getattr(one, "types", ())),
     )
 
 

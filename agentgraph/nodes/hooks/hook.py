@@ -8,6 +8,7 @@ A hook is any object with some of the members below; none of them is needed. A p
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, Protocol, overload, runtime_checkable
 
@@ -17,6 +18,8 @@ from agentgraph.errors import ConfigError, listed, unknown
 from agentgraph.models.protocol import ChatModel
 from agentgraph.nodes.tool import Tool
 from agentgraph.strategies import Strategy
+
+log: logging.Logger = logging.getLogger("agentgraph")
 
 __all__ = [
     "POSITIONS",
@@ -143,7 +146,10 @@ class BringsInterceptors(Protocol):
 
 @runtime_checkable
 class BringsState(Protocol):
-    """Gives the agent's state keys of its own."""
+    """Gives the agent's state keys of its own.
+
+    Classes that these, or answers to its questions, are made of stand in its `types`, as in `StateGraph.compile`.
+    """
 
     @property
     def strategies(self) -> Mapping[str, Strategy]:
@@ -175,6 +181,18 @@ class AgentParts(msgspec.Struct, frozen=True):
             raise ConfigError(f"agent {self.name!r}: several tools are a {wanted!r}: {listed(t.name for t in found)}")
         told = unknown("tool", wanted, names) if isinstance(wanted, str) else f"none is a {wanted!r}: {listed(names)}"
         raise ConfigError(f"agent {self.name!r}: a hook asks for a tool: {told}")
+
+    def tell_unknown(self, owner: str, names: Iterable[str]) -> None:
+        """Warn in the log of names that no tool has yet: one may come while the agent runs, or it is a slip."""
+        known = [t.name for t in self.tools]
+        for name in names:
+            if name not in known:
+                log.warning(
+                    "agent %r: %s names a tool that is not there yet: %s",
+                    self.name,
+                    owner,
+                    unknown("tool", name, known),
+                )
 
 
 @runtime_checkable
