@@ -59,6 +59,7 @@ from agentgraph.models import (
 from agentgraph.nodes import (
     AgentResult,
     Answer,
+    Limiter,
     LlmNode,
     LlmRequest,
     ModelCall,
@@ -69,15 +70,57 @@ from agentgraph.nodes import (
     ToolHandler,
     ToolNode,
     ToolRequest,
+    ToolTimeoutError,
     tool,
 )
-from agentgraph.nodes.hooks import Jump, before_model
+from agentgraph.nodes.a2a import A2aAgent, a2a_app, agent_card
+from agentgraph.nodes.flows import (
+    HandoffAgent,
+    LoopAgent,
+    ParallelAgent,
+    RoutingAgent,
+    SequentialAgent,
+    SupervisorAgent,
+    handoff,
+)
+from agentgraph.nodes.hooks import (
+    AgentParts,
+    Approve,
+    Decision,
+    Edit,
+    HumanApproval,
+    Jump,
+    LargeResults,
+    ModelCallLimit,
+    PiiRedaction,
+    Reject,
+    Respond,
+    Review,
+    Skill,
+    Skills,
+    SubAgents,
+    Summarization,
+    Todo,
+    TodoList,
+    ToolCallLimit,
+    after_agent,
+    before_model,
+)
+from agentgraph.nodes.interceptors import (
+    ContextEditing,
+    ModelFallback,
+    ModelRetry,
+    ToolEmulation,
+    ToolRetry,
+    ToolSelection,
+)
 from agentgraph.nodes.jinja import jinja
 from agentgraph.nodes.mcp import McpTools
 from agentgraph.nodes.openapi import OpenApiTools
+from agentgraph.nodes.tokens import TokenCounter, approximate_tokens, counter_of, openai_tokens
 from agentgraph.store import Item, SqliteStore
-from agentgraph.strategies import Append, Merge, Messages, Reduce, Strategy
-from agentgraph.testing import FunctionModel, ScriptedModel, serve_transcript
+from agentgraph.strategies import Append, Merge, Messages, Reduce, Replace, Strategy
+from agentgraph.testing import FunctionModel, ScriptedModel, check_request, serve_transcript
 
 
 class State(TypedDict, total=False):
@@ -239,7 +282,10 @@ async def around_model(request: LlmRequest, call: ModelCall) -> ModelResponse:
 
 
 async def around_tool(request: ToolRequest, call: ToolHandler) -> ToolResponse:
-    return await call(request)
+    answer = await call(request)
+    if isinstance(request.last.error, ToolTimeoutError):
+        print(request.last.error.thread_runs)
+    return answer
 
 
 async def agents() -> None:
@@ -265,6 +311,102 @@ async def agents() -> None:
     graph.add_node("agent", agent)
 
 
+@after_agent
+def tidy(state: Any) -> None: ...
+
+
+class Notes:
+    """A hook of one's own: no base class, and as many of the members as it needs."""
+
+    name = "notes"
+
+    def __init__(self, agent: str = "") -> None:
+        self.agent = agent
+        self.strategies: dict[str, Strategy] = {"notes": Replace()}
+        self.tools = [add]
+
+    def bind(self, agent: AgentParts) -> "Notes":
+        return Notes(agent.name)
+
+    async def before_agent(self, state: Any, run: RunContext[Any]) -> dict[str, Any]:
+        return {"notes": self.agent}
+
+    async def wrap_model(self, request: LlmRequest, call: ModelCall) -> ModelResponse:
+        return await call(request)
+
+    async def wrap_tool(self, request: ToolRequest, call: ToolHandler) -> ToolResponse:
+        return await call(request)
+
+
+def is_large(call: ToolCall, state: Any) -> bool:
+    return len(call.arguments) > 100
+
+
+async def hooks() -> None:
+    count: TokenCounter = counter_of(str.split)
+    assert_type(approximate_tokens([UserMessage("hi")]), int)
+    worker = ReactAgent("worker", "openai:gpt", [add], description="Adds.")
+    agent = ReactAgent(
+        "clerk",
+        "openai:gpt",
+        [add, look],
+        hooks=[
+            ModelCallLimit(per_run=10, per_thread=100),
+            ToolCallLimit(add, per_run=3, at_limit="end"),
+            HumanApproval({"look": True, "add": Review(when=is_large, decisions=["approve", "reject"])}),
+            TodoList(),
+            PiiRedaction({"email": "hash"}, on=["input", "output"], patterns={"staff": r"E-\d+"}, hash_key="secret"),
+            Summarization("openai:gpt-mini", when=[("tokens", 50_000), ("share", 0.8)], keep=("messages", 10)),
+            LargeResults("results", over=10_000),
+            Skills("skills", include=["invoices"], on_fault="warn"),
+            SubAgents([worker], tool="task", max_parallel=Limiter(2)),
+            Notes(),
+            tidy,
+        ],
+        interceptors=[
+            ModelFallback("anthropic:claude", on=TimeoutError),
+            ModelRetry(Retry(attempts=3)),
+            ToolRetry([add], at_end="error"),
+            ToolSelection("openai:gpt-mini", most=5, always=[look]),
+            ToolEmulation(["look"]),
+            ContextEditing(over=50_000, count=openai_tokens()),
+            around_model,
+        ],
+    )
+    thread = RunConfig(thread_id="1")
+    result = await agent.run("hi", thread)
+    decisions: list[Decision] = [Approve(), Edit({"a": 1}), Reject("no"), Respond("3")]
+    await agent.run(Command(resume={question.id: decisions[0] for question in result.interrupts}), thread)
+    todos: list[Todo] = result.state["todos"]
+    skills: list[Skill] = list(Skills("skills").found())
+    LlmNode("openai:gpt", interceptors=[ModelRetry().wrap_model])
+    ToolNode([add], interceptors=[ToolRetry().wrap_tool])
+
+
+async def flows() -> None:
+    one = ReactAgent("one", "openai:gpt", description="Adds.", output_key="sum")
+    two = ReactAgent("two", "openai:gpt", [handoff(one), handoff("three", description="Divides.")])
+    line = SequentialAgent("line", [one, two], conversation="separate")
+    fan = ParallelAgent("fan", {"left": one, "right": two}, merge="dict", max_parallel=2, on_error="keep")
+    loop = LoopAgent("loop", line, times=3, until=lambda state: bool(state["sum"]), on_limit="raise")
+    desk = RoutingAgent("desk", "openai:gpt-mini", [one, fan], default="one", several=True)
+    team = SupervisorAgent("team", "openai:gpt", [one, two], tools=[add], hooks=[TodoList()])
+    assert_type(await team.run("hi", RunConfig(thread_id="1")), AgentResult)
+    over = HandoffAgent("over", {"one": one, "two": two, "three": desk}, start="two", stay=False)
+    async with over.stream("hi") as events:
+        async for event in events:
+            assert_type(event, Event)
+    assert_type(loop.as_tool(name="do", timeout=10), Tool)
+    assert_type(one.as_tool(return_direct=True), Tool)
+
+
+async def remote(agent: ReactAgent) -> None:
+    app = a2a_app(agent, agent_card(agent, "https://clerk.example", skills=agent.tools), config=RunConfig(timeout=60))
+    async with A2aAgent("https://weather.example", headers={"Authorization": "Bearer ..."}) as weather:
+        assert_type(await weather.run("Bern?"), AgentResult)
+        ReactAgent("clerk", "openai:gpt", [weather.as_tool()])
+
+
 async def models() -> None:
     limit = RateLimit(requests_per_minute=60, tokens_per_minute=10_000, max_concurrent=4)
     first: ChatModel = Limited(AnthropicMessages("claude", cache="5m"), limit)
@@ -283,6 +425,7 @@ async def testing() -> None:
         delta = await anext(scripted.stream(ModelRequest(messages=[])))
         assert_type(delta, Delta)
     FunctionModel(lambda request: request.messages[-1].text)
+    check_request(ModelRequest(messages=[UserMessage("hi")]))
     async with serve_transcript("answer.sse", chunk_size=7, end="reset") as server:
         assert_type(server.base_url, str)
     ToolResponseMessage([ToolResponse("1", "add", "3")])

@@ -1,0 +1,1 @@
+"""An agent that waits for a human, over the end of its process."""
