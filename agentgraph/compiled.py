@@ -9,11 +9,13 @@ from typing import Any, Generic, TypeVar, Union
 import msgspec
 
 from agentgraph._engine import draw
+from agentgraph._engine.child import run_child
 from agentgraph._engine.journal import Keeper, head_of
 from agentgraph._engine.plan import Plan
 from agentgraph._engine.reader import EventBuffer, RunStream
 from agentgraph._engine.retention import prune_thread
-from agentgraph._engine.run import GraphRun, LeftBehind, run_child, run_graph, update_thread
+from agentgraph._engine.run import GraphRun
+from agentgraph._engine.start import LeftBehind, run_graph, update_thread
 from agentgraph.checkpoint.protocol import Entry, spans
 from agentgraph.config import RunConfig, positive
 from agentgraph.context import Interrupt, RunContext
@@ -188,8 +190,10 @@ class CompiledGraph(Generic[S]):
             return None
         info, line, upto = found
         replayed = await keeper.replayed(info, line, upto)
-        (newest,) = await keeper.store.heads(info.thread_id, spans(info.lines, line, upto), 1)
-        told = _checkpoint(newest)
+        newest = await keeper.store.heads(info.thread_id, spans(info.lines, line, upto), 1)
+        if not newest:  # it was deleted meanwhile
+            return None
+        told = _checkpoint(newest[0])
         return ThreadState(
             state=self.plan.schema.view(replayed.state),
             next=replayed.position.names(),
@@ -302,7 +306,7 @@ class CompiledGraph(Generic[S]):
             steps=run.shared.steps,
             run_id=run.shared.run_id,
             thread_id=config.thread_id,
-            checkpoint_id=None if run.journal is None else run.journal.checkpoint_id,
+            checkpoint_id=None if run.kept is None else run.kept.journal.checkpoint_id,
         )
 
     def __str__(self) -> str:

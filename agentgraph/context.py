@@ -460,8 +460,21 @@ class RunContext(Generic[C]):
         try:
             return msgspec.convert(answer, schema)
         except msgspec.ValidationError as error:
-            journal.refuse(id)
+            self._refuse(journal, id)
             raise Interrupted((Interrupt(id=id, value=value, node=self.path, error=str(error)),)) from None
+
+    def _refuse(self, journal: Recorder, id: str) -> None:
+        loop = self._graph.shared.loop
+        if in_loop_thread(loop):
+            journal.refuse(id)
+            return
+
+        def refuse(done: Callable[[], None]) -> None:
+            if not self._ended():  # since this thread asked
+                journal.refuse(id)
+            done()
+
+        call_in_loop(loop, refuse)
 
     @property
     def done(self) -> Done:
@@ -510,11 +523,10 @@ class RunContext(Generic[C]):
 
     def recorded(self, key: str) -> Any:
         """What `once` has recorded under `key`, by this attempt or one before it; `UNSET` where nothing is."""
-        at = (self.path, self.step, self._task, self._parts, key)
-        if at in self._graph.records:
-            return self._graph.records[at]
         journal = self._graph.shared.journal
-        return UNSET if journal is None else journal.get(f"{self.address}={key}")
+        if journal is not None:
+            return journal.get(f"{self.address}={key}")
+        return self._graph.records.get((self.path, self.step, self._task, self._parts, key), UNSET)
 
     def open_questions(self) -> tuple[Interrupt, ...]:
         """What was asked here, in an earlier run on the thread, and has no answer yet."""
@@ -535,9 +547,10 @@ class RunContext(Generic[C]):
         result = fn()
         value = await cast("Awaitable[T]", result) if inspect.isawaitable(result) else cast("T", result)
         self.check_open(f"records {key!r}")
-        self._graph.records[self.path, self.step, self._task, self._parts, key] = value
         journal = self._graph.shared.journal
-        if journal is not None:
+        if journal is None:
+            self._graph.records[self.path, self.step, self._task, self._parts, key] = value
+        else:  # and there alone: a further attempt must not see what this one does to the value
             where = f"the result of once({key!r}) in node {'/'.join(self.path)!r}"
             await journal.put(f"{self.address}={key}", value, where)
         return value

@@ -9,7 +9,7 @@ from agentgraph._engine.checks import check
 from agentgraph._engine.journal import Keeper
 from agentgraph._engine.plan import Description, NodeSpec, Plan, RouterSpec, names_in
 from agentgraph._engine.schema import Schema
-from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.compiled import CompiledGraph
 from agentgraph.config import Retry, positive

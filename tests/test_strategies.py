@@ -1,7 +1,8 @@
 """How a key's updates merge: each strategy by itself, and in a run where the engine has a say in it."""
 
 import operator
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
@@ -381,3 +382,18 @@ async def test_a_strategys_own_error_gets_the_node_and_the_key() -> None:
 )
 def test_a_strategys_repr_says_how_it_was_made(strategy: Strategy, shown: str) -> None:
     assert repr(strategy) == shown
+
+
+async def test_a_conversation_that_its_owner_has_changed_is_taken_as_it_is() -> None:
+    @dataclass
+    class Chat:
+        messages: Annotated[list[Any], Messages()] = field(default_factory=list[Any])
+
+    graph = StateGraph(Chat)
+    graph.add_node("render", lambda s: {"messages": says(f"{s.messages[-1].text}!", s.messages[-1].id)})
+    graph.add_edge(START, "render")
+    graph.add_edge("render", END)
+    app = graph.compile()
+    state = (await app.invoke({"messages": [says("one", "1"), says("two", "2")]})).state
+    state.messages[-1] = says("three", "3")
+    assert [m.text for m in (await app.invoke(state)).state.messages] == ["one", "three!"]

@@ -29,12 +29,13 @@ import msgspec
 from agentgraph._engine.log import Head, Position, Replayed, change, check_types, replay, whole
 from agentgraph._engine.pause import answers_in, is_stop, place_of, question_id, stop
 from agentgraph._engine.plan import Plan
-from agentgraph.checkpoint.codec import Codec, StoredType, types_in
+from agentgraph.checkpoint.codec import Codec, types_in
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer, Entry, Line, ThreadInfo, spans
 from agentgraph.checkpoint.writer import Writer
 from agentgraph.config import RunConfig
 from agentgraph.context import Interrupt, escaped
-from agentgraph.errors import CodecError, FencedError, ResumeError, ThreadBusyError, listed
+from agentgraph.errors import CodecError, ConfigError, FencedError, ResumeError, ThreadBusyError, listed
 from agentgraph.strategies import UNSET
 from agentgraph.tasks import all_ended
 from agentgraph.threads import ThreadCall
@@ -84,10 +85,15 @@ class Keeper:
     """What a compiled graph needs to keep runs: its store, its codec, and the states it remembers."""
 
     def __init__(self, plan: Plan, store: Checkpointer, types: Iterable[type | StoredType[Any]], lease: float) -> None:
+        if isinstance(store, type) or not isinstance(store, Checkpointer):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(
+                f"compile(checkpointer=...) must be a store of threads, such as SqliteSaver('runs.db'); "
+                f"found {store!r:.80}"
+            )
         self.plan = plan
         self.store = store
         self.lease = lease
-        self.codec = Codec([*types, *_state_types(plan)])
+        self.codec: Codec = Codec([*types, *_state_types(plan)])
         self.draining = False
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._not_given_back: dict[str, tuple[int, str]] = {}
@@ -286,6 +292,8 @@ class Journal:
         """Of the records, sorted: those of a place and of all that is inside it stand side by side."""
         self._rests = 0
         self._waiting: dict[str, tuple[Interrupt, ...]] = {}
+        self._aside: list[Mapping[str, Any]] = []
+        """Updates for keys that the state does not know any more, to be kept with the step that they came of."""
         self._host = cast("asyncio.Task[Any]", asyncio.current_task())
         self._cancelling = self._host.cancelling()
         self._over = False
@@ -313,13 +321,8 @@ class Journal:
         replayed = keeper.remembered(info) if checkpoint_id is None else None
         if replayed is None:
             replayed = await keeper.replayed(info, line, upto)
-            check_types(keeper.plan.schema, replayed.state, self.thread_id)
             if replayed.aside:
-                log.warning(
-                    "thread %r has values for %s, which the state does not know any more; they are kept aside",
-                    self.thread_id,
-                    listed(replayed.aside),
-                )
+                self._tell_aside(replayed.aside)
         self.replayed = replayed
         self.position = replayed.position
         self.asked = replayed.asked
@@ -329,6 +332,28 @@ class Journal:
         self._parent = (line, replayed.last)
         self._origin = replayed.origin or (self._line, replayed.base)
         self._open_again()
+
+    def check_types(self, state: Mapping[str, Any]) -> None:
+        """Raise `CodecError` where a value does not fit its key's type, which has changed since it was stored.
+
+        Nobody is kept from writing what a type does not say, and what was taken once is not refused later.
+        """
+        schema = self.keeper.plan.schema
+        if self.replayed.last and self.replayed.types != schema.digest():
+            check_types(schema, state, self.thread_id)
+
+    def put_aside(self, update: Mapping[str, Any], gone: Iterable[str]) -> None:
+        """Keep an update for keys that the state does not know any more with the next checkpoint; tell of `gone`."""
+        self._tell_aside(gone)
+        if update:
+            self._aside.append(update)
+
+    def _tell_aside(self, keys: Iterable[str]) -> None:
+        log.warning(
+            "thread %r has values for %s, which the state does not know any more; they are kept aside",
+            self.thread_id,
+            listed(keys),
+        )
 
     # --- what was asked ---
 
@@ -437,9 +462,16 @@ class Journal:
         """
         held = self.replayed
         data, cut = b"", None
+        if not keeps:
+            updates = [*self._aside, *updates]
+            for key, value in ((k, v) for update in self._aside for k, v in update.items()):
+                held.aside.setdefault(key, []).append(value)
+            self._aside = []
+        digest = self.keeper.plan.schema.digest()
+        types, held.types = "" if held.types == digest else digest, digest
         if not full:
             try:
-                data, cut = await self._encoded(change(position, updates, keeps=keeps), "the step")
+                data, cut = await self._encoded(change(position, updates, keeps=keeps, types=types), "the step")
             except CodecError:
                 self._blame(position, updates)
                 raise
@@ -447,7 +479,7 @@ class Journal:
             full = held.changed > max(_SMALL, 2 * held.held) and not keeps
         full = full and cut is None
         if full:
-            everything, cut = await self._encoded(whole(position, state, held.aside), "the state")
+            everything, cut = await self._encoded(whole(position, state, held.aside, held.types), "the state")
             held.held = len(everything)
             # changes that only add are no longer than what they add up to: then all of it would save nothing
             if full := not data or held.changed > 2 * held.held:
@@ -552,6 +584,8 @@ class Journal:
         for update in updates:
             for key, value in update.items():
                 self._codec.encode(value, f"what {who} wrote: state[{key!r}]")
+        for send in position.sends:
+            self._codec.encode(send.state, f"what {who} sent to {send.node!r}: state")
 
     def __repr__(self) -> str:
         return f"<Journal {self.thread_id!r} line {self._line} entry {self._seq} records={len(self._records)}>"
@@ -590,6 +624,9 @@ def _is_large(value: Any) -> bool:
                 left -= _ITEM * len(found)
             elif isinstance(item, msgspec.Struct):
                 found = msgspec.structs.astuple(item)
+                left -= _ITEM * len(found)
+            elif isinstance(held := getattr(item, "__dict__", None), dict):  # a dataclass, a model
+                found = cast("dict[str, Any]", held).values()
                 left -= _ITEM * len(found)
             if left < 0:
                 return True

@@ -16,13 +16,13 @@ from typing import Any, cast
 
 import msgspec
 
-from agentgraph._engine.schema import Schema
+from agentgraph._engine.schema import Schema, fitted
 from agentgraph.checkpoint.codec import Codec
 from agentgraph.checkpoint.protocol import Entry
 from agentgraph.context import Interrupt
-from agentgraph.errors import CodecError, ResumeError
+from agentgraph.errors import CodecError, ResumeError, UpdateError
 from agentgraph.node import Send
-from agentgraph.strategies import UNSET, Append, Messages
+from agentgraph.strategies import UNSET, Append, Messages, Strategy
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -62,9 +62,16 @@ _SHORT = {"step": "t", "ran": "r", "next": "n", "sends": "s", "joins": "j", "wai
 _START = Position()
 
 
-def change(position: Position, updates: Sequence[Mapping[str, Any]], *, keeps: bool = False) -> dict[str, Any]:
-    """A checkpoint's content: what changed. With `keeps` the records before it still count."""
+def change(
+    position: Position, updates: Sequence[Mapping[str, Any]], *, keeps: bool = False, types: str = ""
+) -> dict[str, Any]:
+    """A checkpoint's content: what changed. With `keeps` the records before it still count.
+
+    `types` tells which types the state's keys have from here on, where they have changed.
+    """
     said: dict[str, Any] = {"u": [dict(u) for u in updates]} if updates else {}
+    if types:
+        said["T"] = types
     if keeps:
         said["k"] = True
     for name, short in _SHORT.items():
@@ -75,10 +82,10 @@ def change(position: Position, updates: Sequence[Mapping[str, Any]], *, keeps: b
 
 
 def whole(
-    position: Position, state: Mapping[str, Any], aside: Mapping[str, Sequence[Any]], *, keeps: bool = False
+    position: Position, state: Mapping[str, Any], aside: Mapping[str, Sequence[Any]], types: str
 ) -> dict[str, Any]:
     """A checkpoint's content: all there is."""
-    said = change(position, (), keeps=keeps)
+    said = change(position, (), types=types)
     said["S"] = dict(state)
     if aside:
         said["A"] = dict(aside)
@@ -110,6 +117,8 @@ class Replayed(msgspec.Struct):
     """Bytes of changes since the last full checkpoint."""
     held: int
     """Bytes of that one, 0 without any."""
+    types: str = ""
+    """`Schema.digest` of the graph that wrote the newest checkpoint."""
 
 
 def replay(entries: Iterable[Entry], schema: Schema, codec: Codec, thread_id: str) -> Replayed:
@@ -124,6 +133,7 @@ def replay(entries: Iterable[Entry], schema: Schema, codec: Codec, thread_id: st
         where = f"thread {thread_id!r}, checkpoint {entry.line}.{entry.seq}"
         said = cast("dict[str, Any]", codec.decode(entry.data, where))
         out.last = entry.seq
+        out.types = said.get("T", out.types)
         if entry.kind == "pause":
             out.asked, out.origin = tuple(said["asked"]), (said["origin"][0], said["origin"][1])
             continue
@@ -147,7 +157,7 @@ def replay(entries: Iterable[Entry], schema: Schema, codec: Codec, thread_id: st
             out.asked, out.origin = (), None
         out.position, out.base = position_in(said), entry.seq
     for key, items in waiting.items():
-        out.state[key] = schema.strategies[key].merge(out.state.get(key, UNSET), items)
+        _add(schema, out, key, items, f"thread {thread_id!r}")
     return out
 
 
@@ -163,11 +173,21 @@ def _merge(schema: Schema, out: Replayed, waiting: dict[str, list[Any]], update:
             else:
                 items.append(value)
         else:
-            try:
-                out.state[key] = strategy.merge(out.state.get(key, UNSET), value)
-            except Exception as error:
-                error.add_note(f"while {where} was read, and {strategy!r} merged what it has for key {key!r}")
-                raise
+            _add(schema, out, key, value, where)
+
+
+def _add(schema: Schema, out: Replayed, key: str, value: Any, where: str) -> None:
+    strategy = cast("Strategy", schema.find(key))
+    try:
+        out.state[key] = strategy.merge(out.state.get(key, UNSET), value)
+    except Exception as error:
+        error.add_note(f"while {where} was read, and {strategy!r} merged what it has for key {key!r}")
+        raise
+    if schema.validates:
+        try:
+            out.state[key] = schema.validate(key, out.state[key], where)  # what was written may be its JSON form
+        except UpdateError:
+            pass  # its type has changed: `check_types` tells of it
 
 
 def check_types(schema: Schema, state: Mapping[str, Any], thread_id: str) -> None:
@@ -176,7 +196,7 @@ def check_types(schema: Schema, state: Mapping[str, Any], thread_id: str) -> Non
         if key not in state:
             continue
         try:
-            msgspec.convert(state[key], kind)
+            fitted(state[key], kind)
         except msgspec.ValidationError as error:
             path = f"state[{key!r}]"
             raise CodecError(

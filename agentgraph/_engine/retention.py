@@ -29,6 +29,8 @@ async def prune_thread(keeper: Keeper, thread_id: str, keep: int | None, older_t
 
     Returns how many checkpoints were removed. Raises `ThreadBusyError` where a run is on the thread.
     """
+    if await keeper.store.thread(thread_id) is None:  # to claim it would make it
+        return 0
     config = RunConfig(thread_id=thread_id, if_busy="refuse", durability="sync")
     async with keeper.claimed(config, new_id()) as journal:
         info = journal.info
@@ -79,5 +81,5 @@ def _kept(checkpoints: Sequence[Entry], stands: int, keep: int | None, older_tha
 async def _whole(keeper: Keeper, info: ThreadInfo, entry: Entry) -> Entry:
     """A checkpoint with the whole state, and all that it needs of what stands before it."""
     replayed = await keeper.replayed(info, entry.line, entry.seq)
-    data = keeper.codec.encode(whole(replayed.position, replayed.state, replayed.aside), "the state")
+    data = keeper.codec.encode(whole(replayed.position, replayed.state, replayed.aside, replayed.types), "the state")
     return msgspec.structs.replace(entry, data=data, full=True)

@@ -14,10 +14,10 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
-import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -25,29 +25,16 @@ import msgspec
 from agentgraph import events
 from agentgraph._engine.attempt import Debug, StrayCancelError, attempt, check_stray, sorted_out, truthful
 from agentgraph._engine.frontier import Frontier
-from agentgraph._engine.journal import Journal, Keeper
-from agentgraph._engine.log import Position, change, check_names, position_in
+from agentgraph._engine.journal import Journal
+from agentgraph._engine.kept import Kept
+from agentgraph._engine.log import Position, check_names
 from agentgraph._engine.pause import stop
 from agentgraph._engine.plan import UNDECLARED, Plan, RouterSpec, bits, mask_of
-from agentgraph._engine.state import Outcome, Writes, begin, merge, read, several, targets_of
-from agentgraph.config import RunConfig
+from agentgraph._engine.state import Outcome, Writes, merge, read, several, targets_of
 from agentgraph.context import CancellationToken, EventSink, Interrupt, Interrupted, RunContext, Shared
-from agentgraph.errors import (
-    AgentGraphError,
-    CheckpointError,
-    RecursionLimitError,
-    ResumeError,
-    RoutingError,
-    RunNote,
-    RunTimeoutError,
-    note_once,
-    unknown,
-)
-from agentgraph.node import END, START, Command, Send, Updates, as_mapping
-from agentgraph.strategies import UNSET
+from agentgraph.errors import AgentGraphError, RecursionLimitError, RoutingError, RunNote, note_once
+from agentgraph.node import END, START, Send
 from agentgraph.tasks import NotAllWellError, run_all
-
-log = logging.getLogger("agentgraph")
 
 _TURN_EVERY = 64
 """Steps after which the event loop gets a turn, where no node has waited for anything."""
@@ -72,9 +59,9 @@ class GraphRun:
     """One graph, running once. Owns its state; `shared` is what it has in common with its subgraphs."""
 
     __slots__ = (
-        "_active", "_debug", "_host", "_host_cancelling", "_last", "_next", "_number", "_ran", "drained", "frontier",
-        "interrupts", "iterations", "journal", "parent", "paths", "plan", "records", "scratch", "shared", "state",
-        "step", "token", "writes",
+        "_active", "_debug", "_host", "_host_cancelling", "_last", "_next", "_ran", "drained", "frontier",
+        "interrupts", "iterations", "kept", "number", "parent", "paths", "plan", "records", "scratch", "shared",
+        "state", "step", "token", "writes",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, shared: Shared, state: dict[str, Any], parent: RunContext[Any] | None) -> None:
@@ -94,10 +81,13 @@ class GraphRun:
         self.interrupts: list[Interrupt] = []
         self.drained = False
         """Whether it has stopped between two steps, to be continued by another process."""
-        self.journal = cast("Journal | None", shared.journal)
+        journal = cast("Journal | None", shared.journal)
+        self.kept: Kept | None = None if journal is None else Kept(journal, plan, parent)
+        """What is recorded of it, if anything is."""
         self._next: tuple[int, tuple[Send, ...]] | None = None
         self._ran = 0
-        self._number = 1
+        self.number: int = 1
+        """As how manyeth of its node's graphs it runs."""
         self._active: tuple[int, tuple[Send, ...]] = (0, ())
         self._last: deque[int] = deque(maxlen=_LAST_NODES)
         self._debug = Debug() if plan.debug else None
@@ -114,7 +104,7 @@ class GraphRun:
         """Where in the whole run this graph runs: in which node, and as how manyeth of the graphs that it runs."""
         if self.parent is None:
             return ""
-        return self.parent.place if self._number == 1 else f"{self.parent.place}~{self._number}"
+        return self.parent.place if self.number == 1 else f"{self.parent.place}~{self.number}"
 
     def address(self, step: int | str) -> str:
         """The place with the step, and that of each graph around it."""
@@ -134,18 +124,20 @@ class GraphRun:
                 self.token.detach()
 
     async def _loop(self) -> None:
-        plan, shared, journal = self.plan, self.shared, self.journal
+        plan, shared, kept = self.plan, self.shared, self.kept
         stops = bool(plan.stop_before or plan.stop_after)
-        quick = SHORT_WAY and shared.sink is None and shared.permits is None and not (plan.debug or journal or stops)
+        quick = SHORT_WAY and shared.sink is None and shared.permits is None and not (plan.debug or kept or stops)
         active, sends = self._next or await self._route((plan.start,), (None,))
-        if journal is not None and self._next is None and self.parent is None:
-            await self._keep("input", (), active, sends)
+        if kept is not None and self._next is None and self.parent is None:
+            id = await kept.begin(self.position(active, sends), self.state)
+            if shared.sink is not None:
+                await self._tell_checkpoint(shared.sink, id)
         while active or sends:
             if quick and not sends:
                 active, sends = await self._short_way(active)
                 if self.interrupts or not (active or sends):
                     return
-            if journal is not None and journal.keeper.draining:
+            if kept is not None and kept.journal.keeper.draining:
                 self.drained = True
                 return
             if stops and await self._stops(active, sends):
@@ -162,12 +154,11 @@ class GraphRun:
                 return
             ran = [t.node for t in tasks]
             new = self.state.copy()
-            writers: dict[str, tuple[int, str]] | None = {} if len(ran) > 1 else None
-            outcomes = [self._take(new, n, r, writers, k) for k, (n, r) in enumerate(zip(ran, results, strict=True))]
+            outcomes = self._take_all(new, tasks, results)
             self._commit(new)
             if shared.sink is not None:
                 await self._tell_updates(tasks, outcomes)
-            if journal is None:
+            if kept is None:
                 active, sends = await self._route(ran, [o.goto for o in outcomes])
             else:
                 active, sends = await self._route_and_keep(tasks, outcomes)
@@ -239,7 +230,7 @@ class GraphRun:
 
     async def _alone(self, task: Task) -> Any:
         try:
-            return await (self._attempt(task) if self.journal is None else self._recorded(task, alone=True))
+            return await (self._attempt(task) if self.kept is None else self._recorded(self.kept, task, alone=True))
         except Interrupted as asked:
             await self._asked(asked.interrupts)
             return None
@@ -249,9 +240,12 @@ class GraphRun:
 
     def _attempt(self, task: Task) -> Any:
         send, view, state = task.send, self.plan.schema.view, self.state
-        snapshot = (lambda: view(state)) if send is None else (lambda: _copied(send.state))
+        snapshot = (lambda: view(state)) if send is None else (lambda: copied(send.state))
         spec = self.plan.nodes[task.node]
         return attempt(self, spec, self.paths[task.node], self.step, task.number, snapshot, self._debug)
+
+    def _recorded(self, kept: Kept, task: Task, *, alone: bool) -> Any:
+        return kept.result(self.context_of(task, self.step), partial(self._attempt, task), alone=alone)
 
     async def _together(self, tasks: list[Task], quick: bool) -> list[Any]:
         """Run the step's tasks beside each other; their results in order.
@@ -263,7 +257,7 @@ class GraphRun:
         asked: dict[int, tuple[Interrupt, ...]] = {}
 
         async def branch(k: int, task: Task) -> Any:
-            work = self._attempt(task) if self.journal is None else self._recorded(task, alone=False)
+            work = self._attempt(task) if self.kept is None else self._recorded(self.kept, task, alone=False)
             try:
                 return await truthful(work)
             except Interrupted as question:  # the siblings go on
@@ -273,7 +267,7 @@ class GraphRun:
             task = tasks[k]
             spec = plan.nodes[task.node]
             if quick and spec.short:  # what `branch` comes to
-                return spec.fn(view(state) if task.send is None else _copied(task.send.state))
+                return spec.fn(view(state) if task.send is None else copied(task.send.state))
             return branch(k, task)
 
         try:
@@ -335,6 +329,20 @@ class GraphRun:
                 told = events.InterruptRaised(id=question.id, value=value, error=question.error)
                 await self.shared.sink.put(told, question.node)
 
+    def _take_all(self, new: dict[str, Any], tasks: Sequence[Task], results: Sequence[Any]) -> list[Outcome]:
+        """Merge what the step's tasks returned into `new`, in order."""
+        writers: dict[str, tuple[int, str]] | None = {} if len(tasks) > 1 else None
+        outcomes: list[Outcome] = []
+        try:
+            for k, (task, result) in enumerate(zip(tasks, results, strict=True)):
+                outcomes.append(self._take(new, task.node, result, writers, k))
+        except Exception as error:
+            if self.kept is not None:
+                tried = [self.context_of(task, self.step) for task in tasks[: len(outcomes) + 1]]
+                self.kept.take_back(error, tried, results)
+            raise
+        return outcomes
+
     def _take(
         self,
         new: dict[str, Any],
@@ -366,59 +374,36 @@ class GraphRun:
 
     # --- a run that can be continued ---
 
-    async def _recorded(self, task: Task, *, alone: bool) -> Any:
-        """A task's result, from the record where there is one. What is asked already is not asked again."""
-        journal = cast("Journal", self.journal)
-        context: RunContext[Any] = RunContext(self, self.paths[task.node], self.step, task.number)
-        address = context.address
-        kept = journal.get(address)
-        if kept is not UNSET:
-            return _outcome(kept)
-        if journal.asks and (waiting := journal.waiting(context.place)):
-            raise Interrupted(waiting)
-        result = await self._attempt(task)
-        if alone:  # its step follows at once
-            return result
-        outcome = read(result, self.plan.names[task.node])
-        await journal.put(address, _plain_outcome(outcome), f"what node {'/'.join(self.paths[task.node])!r} returned")
-        return outcome
+    def context_of(self, task: Task, step: int) -> RunContext[Any]:
+        """What tells under which address a task records."""
+        return RunContext(self, self.paths[task.node], step, task.number)
 
     async def _route_and_keep(self, tasks: list[Task], outcomes: list[Outcome]) -> tuple[int, tuple[Send, ...]]:
         """Decide what runs next, and write the step."""
-        journal = cast("Journal", self.journal)
+        kept = cast("Kept", self.kept)
         try:
             active, sends = await self._route([t.node for t in tasks], [o.goto for o in outcomes])
         except (Exception, asyncio.CancelledError):
             if len(tasks) == 1:  # else it is recorded already: what a node has done is not lost by its router
-                context: RunContext[Any] = RunContext(self, self.paths[tasks[0].node], self.step, tasks[0].number)
-                await journal.put(context.address, _plain_outcome(outcomes[0]), f"what node {context.node!r} returned")
+                await kept.record(self.context_of(tasks[0], self.step), outcomes[0])
             raise
         self._ran = mask_of(t.node for t in tasks)
         updates = [update for o in outcomes for update in o.updates if update]
-        await self._keep("step", updates, active, sends)
+        await self._keep(updates, active, sends)
         return active, sends
 
-    async def _keep(
-        self, kind: str, updates: Sequence[Mapping[str, Any]], active: int, sends: tuple[Send, ...]
-    ) -> None:
-        """Write what has changed, and where the run stands."""
-        journal = cast("Journal", self.journal)
-        position = self.position(active, sends)
+    async def _keep(self, updates: Sequence[Mapping[str, Any]], active: int, sends: tuple[Send, ...]) -> None:
+        """Write what a step has changed, and where the run stands."""
+        kept, position = cast("Kept", self.kept), self.position(active, sends)
         if self.parent is not None:
-            await journal.put(
-                self.address(f">{self.step}"),
-                change(position, updates),
-                f"step {self.step} of graph {self.plan.name!r}",
-            )
-            journal.forget(self.place() + "/")
+            await kept.step_inside(self.address(f">{self.step}"), self.place(), position, updates)
             return
-        if kind == "input":
-            updates, full = journal.given
-            id = await journal.checkpoint(kind, position, updates, self.state, full=full, status="running")
-        else:
-            id = await journal.checkpoint(kind, position, updates, self.state)
+        id = await kept.journal.checkpoint("step", position, updates, self.state)
         if self.shared.sink is not None:
-            await self.shared.sink.put(events.CheckpointWritten(checkpoint_id=id, step=self.step), ())
+            await self._tell_checkpoint(self.shared.sink, id)
+
+    async def _tell_checkpoint(self, sink: EventSink, id: str) -> None:
+        await sink.put(events.CheckpointWritten(checkpoint_id=id, step=self.step), ())
 
     def position(self, active: int, sends: tuple[Send, ...]) -> Position:
         """Where the run stands before its next step."""
@@ -444,37 +429,6 @@ class GraphRun:
         self._ran = mask_of(index[n] for n in position.ran if n in index)
         self._next = mask_of(index[n] for n in position.next), tuple(position.sends)
 
-    def begin_inside(self, parent: RunContext[Any]) -> Position | None:
-        """Begin as a node's graph: with the steps that it has taken already, before the process ended.
-
-        Returns where they have come to; None where it has taken none.
-
-        Raises `CheckpointError` where the node runs two graphs at once that nothing tells apart.
-        """
-        done = parent.done
-        if done.running:
-            raise CheckpointError(
-                f"node {'/'.join(parent.path)!r} runs graph {self.plan.name!r} while another of its graphs runs; what "
-                f"they do is recorded, and must be told apart: give each a part, graph(state, run.part(name))"
-            )
-        done.running = True
-        done.graphs += 1
-        self._number = done.graphs
-        journal = cast("Journal", self.journal)
-        position: Position | None = None
-        while (said := journal.get(self.address(f">{self.step + 1}"))) is not UNSET:
-            position = position_in(said)
-            updates = tuple(said.get("u", ()))
-            new = self.state.copy()
-            merge(self.plan.schema, new, updates, self.plan.name)
-            if self.writes is not None:
-                self.writes.add(updates)
-            self.state = new
-            self.step = position.step
-        if position is not None:
-            self.stand(position)
-        return position
-
     async def _stops(self, active: int, sends: tuple[Send, ...]) -> bool:
         """Whether the run is to stop here, before or after nodes, and nobody has passed that stop yet."""
         plan, address = self.plan, self.address(self.step)
@@ -482,39 +436,13 @@ class GraphRun:
         found: list[Interrupt] = []
         for when, mask in (("before", coming & plan.stop_before), ("after", self._ran & plan.stop_after)):
             names = [plan.names[n] for n in bits(mask)]
-            if self.journal is not None:
-                found += self.journal.stops(address, when, names, self._path())
+            if self.kept is not None:
+                found += self.kept.journal.stops(address, when, names, self._path())
             else:
                 found += [Interrupt(stop(self.place(), when, n), None, (*self._path(), n)) for n in names]
         if found:
             await self._asked(found)
         return bool(found)
-
-    async def settled(self, position: Position) -> list[Mapping[str, Any]]:
-        """What the step that was cut off has come to, for a thread that goes on with something else.
-
-        Of nodes that had finished their updates; of others what their `settle(state, run)` makes of the records, and of
-        graphs the steps that they had taken, and the same of the one under way.
-        """
-        journal, plan = cast("Journal", self.journal), self.plan
-        tasks = [Task(plan.index[n], 0, None) for n in position.next if n in plan.index]
-        tasks += [Task(plan.index[s.node], k, s) for k, s in enumerate(position.sends, 1) if s.node in plan.index]
-        updates: list[Mapping[str, Any]] = []
-        for task in tasks:
-            run: RunContext[Any] = RunContext(self, self.paths[task.node], position.step + 1, task.number)
-            kept = journal.get(run.address)
-            spec = plan.nodes[task.node]
-            settle = getattr(spec.fn, "settle", None)
-            given = plan.schema.view(self.state) if task.send is None else _copied(task.send.state)
-            if kept is not UNSET:
-                updates += _outcome(kept).updates
-            elif spec.is_graph:
-                updates += await settle_child(spec.fn.plan, given, run, spec.input, spec.output)
-            elif callable(settle):
-                result: Any = settle(given, run)
-                updates += read(await result if inspect.isawaitable(result) else result, plan.names[task.node]).updates
-            run.close("its step was given up")
-        return updates
 
     async def _tell_updates(self, tasks: Sequence[Task], outcomes: Sequence[Outcome]) -> None:
         sink = cast("EventSink", self.shared.sink)
@@ -645,7 +573,7 @@ class GraphRun:
         return f"<GraphRun {self.plan.name} step {self.step} {self.frontier!r}>"
 
 
-def _copied(state: Any) -> Any:
+def copied(state: Any) -> Any:
     """A shallow copy of what a Send gives its node; what is no container of state is given as it is."""
     if type(state) is dict:
         return state.copy()  # pyright: ignore[reportUnknownVariableType]  # a cast is a call
@@ -654,216 +582,5 @@ def _copied(state: Any) -> Any:
     return state
 
 
-def _outcome(kept: Any) -> Outcome:
-    """A task's result, as it was recorded."""
-    updates, goto = kept
-    return Outcome(tuple(updates), None if goto is None else tuple(goto))
-
-
-def _plain_outcome(outcome: Outcome) -> list[Any]:
-    """A task's result, to be recorded."""
-    return [[dict(u) for u in outcome.updates], None if outcome.goto is None else list(outcome.goto)]
-
-
 def _plain(update: Mapping[str, Any]) -> dict[str, Any]:
     return {events.plain(key): events.plain(value) for key, value in update.items()}
-
-
-class LeftBehind(msgspec.Struct, frozen=True):
-    """As input: go on, unless somebody else has done so since, or the run has killed so many processes."""
-
-    most_deaths: int
-
-
-async def run_graph(
-    plan: Plan,
-    keeper: Keeper | None,
-    given: Any,
-    config: RunConfig,
-    context: Any,
-    run_id: str,
-    sink: EventSink | None,
-) -> GraphRun:
-    """Run a graph from its start, or on its thread. Returns the run, ended; raises what ended it."""
-    shared = Shared(config, context, asyncio.get_running_loop(), run_id, sink)
-    if sink is not None:
-        await sink.put(events.RunStarted(thread_id=config.thread_id), ())
-    try:
-        if keeper is None or config.thread_id is None:
-            run = _fresh(plan, given, shared)
-            await _timed(run)
-        else:
-            most_deaths = given.most_deaths if isinstance(given, LeftBehind) else None
-            async with keeper.claimed(config, run_id, most_deaths=most_deaths) as journal:
-                run = await _on_thread(plan, given, shared, journal)
-    except Exception as error:
-        if sink is not None:
-            told = events.RunFailed(error_type=type(error).__name__, message=events.shown(error, str))
-            await sink.put(told, ())
-        raise
-    if sink is not None:
-        await sink.put(events.RunFinished(status=run.status, steps=shared.steps, usage=shared.usage), ())
-    return run
-
-
-async def _on_thread(plan: Plan, given: Any, shared: Shared, journal: Journal) -> GraphRun:
-    shared.journal = journal
-    run = await _continued(plan, given, shared, journal)
-    journal.began = True
-    await _timed(run)
-    if run.interrupts:
-        await journal.pause(run.interrupts)
-    journal.end({"interrupted": "paused", "drained": "running"}.get(run.status, "done"), run.state)
-    return run
-
-
-def _fresh(plan: Plan, given: Any, shared: Shared) -> GraphRun:
-    """A run that nothing came before, and nothing comes after."""
-    if given is None or isinstance(given, Command):
-        what = "None" if given is None else "a Command"
-        raise ResumeError(
-            f"{what} as input continues a thread: compile(checkpointer=...) and RunConfig(thread_id=...) are needed"
-        )
-    return GraphRun(plan, shared, begin(plan.schema, given), None)
-
-
-async def _continued(plan: Plan, given: Any, shared: Shared, journal: Journal) -> GraphRun:
-    """A run on a thread: with a new input, with answers, or from where the last one stood."""
-    run = GraphRun(plan, shared, journal.replayed.state, None)
-    position = journal.position
-    if isinstance(given, Command):
-        command = cast("Command[Any]", given)
-        if command.resume is UNSET or command.update is not None or command.goto is not None:
-            raise ResumeError("a Command as input answers questions: Command(resume={id: answer}), and nothing else")
-        run.stand(position)
-        journal.answer(command.resume)
-    elif given is None or isinstance(given, LeftBehind):
-        # a process may have died between the last step and saying that it was the last
-        if not position.names() and not position.waiting and journal.info.status != "running":
-            raise ResumeError(
-                f"thread {journal.thread_id!r} has nothing to go on with: its last run came to its end, or it has none "
-                f"yet; give it an input"
-            )
-        run.stand(position)
-        if given is None:  # nobody has said that a run that was left behind may pass the stop that it had come to
-            journal.pass_stops()
-    else:
-        updates = await run.settled(position) if position.names() else []
-        merge(plan.schema, run.state, tuple(updates), "what was cut off")
-        state = begin(plan.schema, given, run.state, owned=not position.names())
-        whole = plan.schema.whole(given) is not None
-        journal.given = ([] if whole else [*updates, plan.schema.input_update(given)], whole)
-        return GraphRun(plan, shared, state, None)
-    journal.writer.write(status="running")
-    return run
-
-
-async def update_thread(
-    plan: Plan, keeper: Keeper, values: Mapping[str, Any], config: RunConfig, as_node: str | None, run_id: str
-) -> str:
-    """Write values to a thread's state, as if a node had. Returns the checkpoint's id."""
-    shared = Shared(config, None, asyncio.get_running_loop(), run_id, None)
-    async with keeper.claimed(config, run_id) as journal:
-        shared.journal = journal
-        run = GraphRun(plan, shared, journal.replayed.state.copy(), None)
-        who = "update_state()" if as_node is None else as_node
-        merge(plan.schema, run.state, (plan.schema.input_update(values),), who)
-        if as_node is None:
-            return await journal.checkpoint("update", journal.position, [values], run.state, keeps=True)
-        if as_node not in plan.index and as_node != START:
-            raise ResumeError(f"update_state(as_node=...): {unknown('node', as_node, plan.names)}")
-        number = plan.index.get(as_node, plan.start)
-        run.step = journal.position.step + 1
-        active, sends = await run.routed(number)
-        position = run.position(active, sends)
-        return await journal.checkpoint("update", position, [values], run.state)
-
-
-async def _timed(run: GraphRun) -> None:
-    """Run to the end, within the time that the config allows."""
-    seconds = run.shared.config.timeout
-    if seconds is None:
-        await run.run()
-        return
-    scope = asyncio.timeout(seconds)
-    failure: Exception | None = None
-    try:
-        async with scope:
-            await run.run()
-    except Exception as error:
-        failure = error
-    if scope.expired():
-        raise RunTimeoutError(seconds, run.step, run.running()) from failure
-    if failure is not None:
-        raise failure
-
-
-async def run_child(
-    plan: Plan,
-    state: Any,
-    parent: RunContext[Any],
-    input: Mapping[str, str] | None,
-    output: Mapping[str, str] | None,
-) -> Updates:
-    """Run a graph as a node of another: on the keys that both know, or as `input` (parent's key -> own key) says.
-
-    Returns its updates for the keys that both know, or as `output` (own key -> parent's key) says.
-    """
-    parent.check_open(f"runs graph {plan.name!r}")
-    run, writes = _child(plan, state, parent, input, output)
-    permit = parent._permit  # pyright: ignore[reportPrivateUsage]
-    if run.journal is not None:
-        run.begin_inside(parent)
-    if permit is not None:
-        await permit.lend()
-    try:
-        await run.run()
-    finally:
-        if permit is not None:
-            await permit.reclaim()
-        if run.journal is not None:
-            parent.done.running = False
-    if run.interrupts or run.drained:
-        raise Interrupted(tuple(run.interrupts))
-    return writes.updates()
-
-
-async def settle_child(
-    plan: Plan,
-    state: Any,
-    parent: RunContext[Any],
-    input: Mapping[str, str] | None,
-    output: Mapping[str, str] | None,
-) -> Updates:
-    """What a node's graph that was cut off has come to: see `GraphRun.settled`."""
-    run, writes = _child(plan, state, parent, input, output)
-    try:
-        position = run.begin_inside(parent)
-    except AgentGraphError as error:  # the graph may have changed since, and its run is given up anyway
-        log.warning("node %r: what its graph had done is lost: %s", "/".join(parent.path), error)
-        return Updates()
-    if position is not None:
-        writes.add(tuple(await run.settled(position)))
-    return writes.updates()
-
-
-def _child(
-    plan: Plan,
-    state: Any,
-    parent: RunContext[Any],
-    input: Mapping[str, str] | None,
-    output: Mapping[str, str] | None,
-) -> tuple[GraphRun, Writes]:
-    graph = cast("GraphRun", parent._graph)  # pyright: ignore[reportPrivateUsage]
-    outer = graph.plan.schema
-    schema = plan.schema
-    given = as_mapping(state)
-    own = schema.initial()
-    if input is None:
-        own.update({k: v for k, v in given.items() if schema.knows(k)})
-    else:
-        own.update({inner: given[key] for key, inner in input.items() if key in given})
-    schema.check_complete(own)
-    run = GraphRun(plan, graph.shared, own, parent)
-    writes = run.writes = Writes(schema, outer, output)
-    return run, writes

@@ -7,6 +7,8 @@ user's dataclass or Struct.
 from __future__ import annotations
 
 import dataclasses
+import enum
+import hashlib
 import inspect
 import types
 import typing
@@ -29,12 +31,15 @@ _WRAPPERS = {typing.Required, typing.NotRequired}
 class Schema:
     """What is known of a state. `faults` says what is wrong with it; with any, the rest may be incomplete."""
 
-    __slots__ = ("cls", "defaults", "faults", "kind", "open", "required", "strategies", "types", "validates", "view")
+    __slots__ = (
+        "_digest", "cls", "defaults", "faults", "kind", "open", "required", "strategies", "types", "validates", "view",
+    )  # fmt: skip
 
     def __init__(self, cls: Any, strategies: Any, *, validates: bool = False) -> None:
         self.cls: Any = cls
         self.validates: bool = validates
         self.faults: list[str] = []
+        self._digest = ""
         self.types: dict[str, Any] = {}
         self.strategies: dict[str, Strategy] = {}
         self.defaults: dict[str, Callable[[], Any]] = {}
@@ -214,13 +219,20 @@ class Schema:
         if kind is None:
             return value
         try:
-            return msgspec.convert(value, kind)
+            return fitted(value, kind)
         except msgspec.ValidationError as error:
             raise UpdateError(
                 f"node {node!r} wrote key {key!r}, and the value does not fit {_type_name(kind)}: {error}",
                 node=node,
                 key=key,
             ) from error
+
+    def digest(self) -> str:
+        """What tells these keys' types from others, in any process."""
+        if not self._digest:
+            told = "\n".join(f"{key}: {kind}" for key, kind in sorted(self.types.items()))
+            self._digest = hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+        return self._digest
 
     def check_types(self) -> list[str]:
         """Faults of types that `validate=True` cannot check."""
@@ -233,6 +245,32 @@ class Schema:
             except (TypeError, ValueError, NameError) as error:
                 faults.append(f"validate=True: state key {key!r} has a type that cannot be checked: {error}")
         return faults
+
+
+def fitted(value: Any, kind: Any) -> Any:
+    """The value, converted to a type where its JSON form was given. Raises `ValidationError` where it does not fit."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        plain = _without_members(value)
+        if plain is value:
+            raise
+        made = msgspec.convert(plain, kind)
+        if made != value:
+            raise
+        return made
+
+
+def _without_members(value: Any) -> Any:
+    """The value with its enums' members replaced by what they stand for: msgspec takes nothing else for one."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {_without_members(k): _without_members(v) for k, v in items}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_without_members(v) for v in cast("list[Any]", value)]
+    return value
 
 
 def _kind(cls: Any) -> str:

@@ -17,6 +17,7 @@ from agentgraph._engine.schema import Schema
 from agentgraph.errors import ConflictError, InputError, StrategyError, UpdateError
 from agentgraph.node import END, Command, Send, Updates
 from agentgraph.strategies import UNSET, Messages, Replace
+from agentgraph.strategies.messages import MessageList
 from agentgraph.strategies.replace import MAY_HOLD_MARKERS
 
 
@@ -80,8 +81,11 @@ def begin(schema: Schema, given: Any, before: dict[str, Any] | None = None, *, o
         if state is None:
             state = schema.initial() if before is None else before.copy()
             merge(schema, state, (schema.input_update(given),), "the input", owned=owned)
-        elif schema.validates:
-            state = {key: schema.validate(key, value, "the input") for key, value in state.items()}
+        else:
+            # its owner may have changed a conversation of an earlier result: what that knows of itself is not trusted
+            state = {k: list(cast("list[Any]", v)) if type(v) is MessageList else v for k, v in state.items()}
+            if schema.validates:
+                state = {key: schema.validate(key, value, "the input") for key, value in state.items()}
     except UpdateError as error:
         raise InputError(f"the input's key {error.key!r} does not fit: {error.__cause__ or error}") from error
     schema.check_complete(state)

@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from agentgraph.checkpoint.codec import Codec, StoredType
+from agentgraph.checkpoint.codec import Codec
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.memory import MemorySaver
 from agentgraph.checkpoint.protocol import Checkpointer, Entry, Line, Span, ThreadInfo, spans
 

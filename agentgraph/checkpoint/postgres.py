@@ -3,7 +3,8 @@
 The rules:
 - Each method is one statement: one round trip, done as a whole or not at all. What an append does is a function in the
   database, which locks the thread's row first: writers of one thread come one after the other.
-- Leases go by the database's clock. An epoch is a number of a sequence, so that none comes back after a deletion.
+- Leases go by the database's clock. A thread's first epoch is a number of a sequence, from which each claim takes one:
+  so no epoch comes back after a deletion.
 - How connections are made and errors told: `postgres_pool.py`.
 """
 
@@ -118,7 +119,7 @@ _CLAIM = (
     INSERT INTO {s}agentgraph_threads AS t (name, graph, owner, epoch, status, expires, created, changed)
     SELECT %(name)s, %(graph)s, %(owner)s, nextval('{s}agentgraph_epochs'), 'new', now + %(lease)s::float8, now, now
     FROM {s}agentgraph_now() AS now
-    ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, owner = excluded.owner, expires = excluded.expires,
+    ON CONFLICT (name) DO UPDATE SET epoch = t.epoch + 1, owner = excluded.owner, expires = excluded.expires,
         deaths = t.deaths + CASE WHEN t.expires IS NOT NULL AND t.status = 'running' THEN 1 ELSE 0 END
     WHERE t.expires IS NULL OR t.expires <= excluded.changed
     RETURNING """  # noqa: S608  # no value in it

@@ -68,7 +68,7 @@ class SqliteFile:
             raise ConfigError(f"path must be that of a file; found {os.fspath(path)!r}")
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"timeout must be a number of seconds; found {timeout!r}")
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._application = application
         self._migrations = migrations
         self._timeout = timeout

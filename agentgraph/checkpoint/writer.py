@@ -71,10 +71,14 @@ class Writer:
         """Write these entries, and drop others, given as line and number. Raises what the store has failed with."""
         if self.failure is not None:
             raise self.failure
-        for line, seq in drop:
+        for line, seq in sorted(drop):
             gone = self._entries.pop(seq, None)
             if gone is None:
-                self._drop.append(Span(line, seq - 1, seq))
+                last = self._drop[-1] if self._drop else None
+                if last is not None and (last.line, last.upto) == (line, seq - 1):  # a fan-out leaves thousands
+                    self._drop[-1] = Span(line, last.after, seq)
+                else:
+                    self._drop.append(Span(line, seq - 1, seq))
             else:
                 self._waiting -= len(gone.data) + _OVERHEAD
         for entry in entries:

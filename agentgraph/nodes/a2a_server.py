@@ -379,8 +379,10 @@ def _context_id(request: RequestContext) -> str:
 
 def _thread_of(context_id: str, request: RequestContext) -> str:
     user = request.call_context.user
+    if not user.is_authenticated:
+        return context_id.replace("%", "%25").replace("/", "%2F")  # else it could name a user's thread
     # quoted: of no two users and contexts the threads may be the same
-    return f"{quote(user.user_name, safe='')}/{context_id}" if user.is_authenticated else context_id
+    return f"{quote(user.user_name, safe='')}/{context_id}"
 
 
 def _messages(message: UserMessage) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from agentgraph import telemetry
-from agentgraph.checkpoint.codec import StoredType, types_in
+from agentgraph.checkpoint.codec import types_in
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.compiled import CompiledGraph, RunResult, RunStream, run_sync
 from agentgraph.config import RunConfig
@@ -29,7 +30,8 @@ from agentgraph.nodes.llm_node import Advisor, LlmNode, ModelInterceptor
 from agentgraph.nodes.result import OUTPUT, AgentResult, as_given, as_result
 from agentgraph.nodes.template import TemplateRenderer, names_of, render
 from agentgraph.nodes.tool import Tool, as_tools
-from agentgraph.nodes.tool_node import ErrorProcessor, ToolInterceptor, ToolNode, ToolResolver, error_text
+from agentgraph.nodes.tool_node import ToolNode, ToolResolver, error_text
+from agentgraph.nodes.tool_request import ErrorProcessor, ToolInterceptor
 from agentgraph.strategies import Messages, Replace, Strategy
 
 __all__ = ["AgentResult", "ReactAgent"]

@@ -19,7 +19,7 @@ from agentgraph.messages import (
     UserMessage,
     sound,
 )
-from agentgraph.nodes.signature import ArgumentsError, decode
+from agentgraph.nodes.arguments import ArgumentsError, decode
 
 __all__ = [
     "NOTHING_CHECKED",

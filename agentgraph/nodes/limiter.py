@@ -114,7 +114,7 @@ class Hold:
     def __init__(self, loan: Loan | None, message: Limiter | None) -> None:
         self.limiters: tuple[Limiter, ...] = ()
         """What it was last told to take, beside the message's own."""
-        self.ready = False
+        self.ready: bool = False
         """Whether it has got that, and has not lost it but by lending."""
         self._loan = loan
         self._message = message
@@ -264,7 +264,7 @@ class Loan:
 
     def __init__(self, outer: Hold) -> None:
         self.outer: Hold = outer
-        self.taken = False
+        self.taken: bool = False
 
     @staticmethod
     def from_enclosing() -> Loan | None:

@@ -34,6 +34,7 @@ from agentgraph.node import as_mapping
 from agentgraph.nodes.chain import callables, compose
 from agentgraph.nodes.chunks import ChunkInterceptor, generators, intercepted, no_delta, no_response, whole
 from agentgraph.nodes.history import NOTHING_CHECKED, Checked, sound_message
+from agentgraph.nodes.names import clean_name
 from agentgraph.nodes.output import OutputError, OutputFormat
 from agentgraph.nodes.template import TemplateRenderer, render, values_for
 from agentgraph.nodes.tool import Tool, as_tools, tools_of_run
@@ -390,9 +391,11 @@ class _Asking:
         return response
 
     def arrived(self, response: ModelResponse) -> AssistantMessage:
-        """The answer as it may join the conversation: sound text, and ids that nothing there has.
+        """The answer as it may join the conversation: sound text, ids that nothing there has, names as tools have them.
 
-        Servers repeat the ids of calls, or send none. Raises `ModelError` where there is no answer.
+        Servers repeat the ids of calls, or send none; models make up tools such as "multi_tool_use.parallel", and
+        providers refuse every later request with such a name in its history. Raises `ModelError` where there is no
+        answer.
         """
         if not isinstance(response, ModelResponse):  # pyright: ignore[reportUnnecessaryIsInstance]  # an interceptor's
             raise TypeError(f"an interceptor must return a ModelResponse, found {type(response).__name__}")
@@ -414,8 +417,13 @@ class _Asking:
             if not id or id in seen:
                 id = f"call_{new_id()}"
             seen.add(id)
-            calls.append(call if id == call.id else msgspec.structs.replace(call, id=id))
+            name = call.name if self._has_tool(call.name) else clean_name(call.name)
+            same = (id, name) == (call.id, call.name)
+            calls.append(call if same else msgspec.structs.replace(call, id=id, name=name))
         return answer if calls == answer.tool_calls else msgspec.structs.replace(answer, tool_calls=calls)
+
+    def _has_tool(self, name: str) -> bool:
+        return name in tools_of_run(self._run) or any(tool.name == name for tool in self._node.tools)
 
     def _call_id(self, id: str) -> str:
         """The id that a call of this answer has here: another one where the conversation has it already."""

@@ -1,12 +1,4 @@
-"""Tools of MCP servers. An extra: `pip install "agentgraph-engine[mcp]"`.
-
-The rules:
-- A connection has one task of its own, which opens it, holds it and closes it: the SDK's task groups and cancel scopes
-  never reach into a task of the user's, and a call that is cancelled takes nothing else with it.
-- That task is ended by events and by its scope, never by `Task.cancel`, which would break into the SDK's clean-up and
-  leave a server's process behind.
-- A connection is lost once, and replaced by the next call. A call under way when it is lost is never sent again.
-"""
+"""Tools of MCP servers. An extra: `pip install "agentgraph-engine[mcp]"`."""
 
 from __future__ import annotations
 
@@ -14,21 +6,12 @@ import asyncio
 import base64
 import binascii
 import contextvars
-import logging
-import math
-import os
-import re
-import shlex
-import sys
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Self, TextIO, cast, overload
-from urllib.parse import urlsplit
+from typing import Any, Self, cast, overload
 
-import anyio
-import anyio.to_thread
 import msgspec
 
 try:
@@ -36,28 +19,20 @@ try:
     import jsonschema.validators  # noqa: F401  # pyright: ignore[reportUnusedImport]  # the SDK does so in a call
     import mcp
     from mcp import types
-    from mcp.client.streamable_http import streamable_http_client
-    from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 except ImportError as _absent:
     raise ImportError('agentgraph.nodes.mcp needs the MCP SDK: pip install "agentgraph-engine[mcp]"') from _absent
 
 from agentgraph.config import positive
 from agentgraph.errors import AgentGraphError, ConfigError, RunEndedError, unknown
 from agentgraph.messages import FilePart, ImagePart, Part, TextPart
+from agentgraph.nodes.answer import Answer
+from agentgraph.nodes.mcp_connection import Connection, error_text
+from agentgraph.nodes.mcp_server import Address, Process
 from agentgraph.nodes.names import clean_name, unique_name
-from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError
+from agentgraph.nodes.tool import Tool, ToolContext, ToolError
 from agentgraph.tasks import all_ended
 
 __all__ = ["McpError", "McpTools"]
-
-log: logging.Logger = logging.getLogger("agentgraph")
-
-_CLOSING_SECONDS = 5.0  # for the goodbye over HTTP; what a process may take to end, about 6 s, is the SDK's own
-_DEATH_SECONDS = 1.0  # how long a call whose connection was lost waits to learn why
-_SAID_BYTES = 2000
-_PIPE_READS = 16  # a full pipe at most, though something that the server has started may go on writing
-_EVENT_BYTES = 2**26  # the SDK's own limit, a megabyte, is less than a photograph
-_CONNECT_SECONDS = 30.0
 
 
 class McpError(AgentGraphError):
@@ -164,9 +139,9 @@ class McpTools:
                 raise ConfigError(f"McpTools({option}=...) takes a dict of texts")  # what it is instead may be secret
         positive("McpTools(start_timeout=...)", start_timeout)
         self._server = (
-            _Process(str(command), list(args), dict(env or {}), cwd)
+            Process(str(command), list(args), dict(env or {}), cwd)
             if url is None
-            else _Address(url, dict(headers or {}), http_client)
+            else Address(url, dict(headers or {}), http_client)
         )
         self._name = name
         self._prefix = prefix
@@ -176,7 +151,7 @@ class McpTools:
         self._tools: tuple[Tool, ...] = ()
         self._said_name: str | None = None
         self._instructions: str | None = None
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context = contextvars.Context()
 
@@ -239,24 +214,24 @@ class McpTools:
                 await connection.list()
         except (mcp.MCPError, ValueError, TimeoutError) as error:
             raise McpError(
-                f"MCP server {self.name!r} cannot list its tools: {_told(error)}", server=self.name
+                f"MCP server {self.name!r} cannot list its tools: {error_text(error)}", server=self.name
             ) from error
 
-    def _open(self) -> _Connection:
+    def _open(self) -> Connection:
         if self._connection is None:
             raise RuntimeError(f"MCP server {self.name!r}: its tools are there inside its `async with` block only")
         return self._connection
 
-    def _here(self) -> _Connection:
+    def _here(self) -> Connection:
         connection = self._open()
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError(f"MCP server {self.name!r} belongs to the event loop in which its block was entered")
         return connection
 
-    def _connect(self, old: _Connection | None) -> _Connection:
-        return _Connection(self._server, self._start_timeout, self._listed, self._context, old)
+    def _connect(self, old: Connection | None) -> Connection:
+        return Connection(self._server, self._start_timeout, self._listed, self._context, old)
 
-    async def _connected(self) -> _Connection:
+    async def _connected(self) -> Connection:
         """The connection, a new one where the last was lost."""
         connection = self._here()
         if connection.lost:
@@ -264,7 +239,7 @@ class McpTools:
         await self._ready(connection)
         return connection
 
-    async def _ready(self, connection: _Connection) -> None:
+    async def _ready(self, connection: Connection) -> None:
         await connection.ready.wait()
         if connection.client is not None:
             self._said_name = connection.server_name or self._said_name
@@ -321,304 +296,6 @@ class McpTools:
 
 def _are_texts(given: Any) -> bool:
     return isinstance(given, Collection) and all(isinstance(one, str) for one in cast("Collection[Any]", given))
-
-
-class _Connection:
-    """One session with a server, and the task that owns it. It begins at once, when `old` has ended."""
-
-    def __init__(
-        self,
-        server: _Process | _Address,
-        start_timeout: float | None,
-        listed: Callable[[Sequence[types.Tool]], None],
-        context: contextvars.Context,
-        old: _Connection | None,
-    ) -> None:
-        self._server = server
-        self._start_timeout = start_timeout
-        self._listed = listed
-        self._said = _Said()
-        self._scope = anyio.CancelScope()
-        self._over = asyncio.Event()
-        self._is_open = False
-        self.ready = asyncio.Event()
-        """The start has ended, well or not."""
-        self.client: mcp.Client | None = None
-        """None: it is not ready, or has failed."""
-        self.failure = ""
-        """Why it is over, where it was not closed, or has never been ready."""
-        self.names: list[str] = []
-        self.server_name: str | None = None
-        self.instructions: str | None = None
-        # the calls' own context is nothing of a connection that outlives them
-        name = f"MCP server {server.where}"
-        self.task: asyncio.Task[None] = asyncio.get_running_loop().create_task(
-            self._own(old), name=name, context=context
-        )
-
-    @property
-    def lost(self) -> bool:
-        """Whether it can take no further calls."""
-        return self._over.is_set() or self.task.done()
-
-    def close(self) -> None:
-        """Let the task end."""
-        self._over.set()
-        if self._is_open and self.client is None:
-            self._scope.cancel()
-
-    def _opened(self) -> None:
-        """From now on the start can be ended: a process that is just being made would be left to end by itself."""
-        self._is_open = True
-        if self._over.is_set():
-            self._scope.cancel()
-        self._limit(self._start_timeout)
-
-    async def _own(self, old: _Connection | None) -> None:
-        try:
-            if old is not None:
-                await all_ended([old.task])
-            if self._over.is_set():
-                return
-            with self._scope:
-                streams = _watched(self._server.streams(self._said), self._opened, self._over)
-                async with mcp.Client(streams, cache=None, message_handler=self._hear) as client:
-                    self.server_name = client.server_info.name if client.server_info is not None else None
-                    self.instructions = client.instructions
-                    await self._list(client)
-                    self.client = client
-                    self._limit(None)
-                    self.ready.set()
-                    await self._hold(client)
-                    self._limit(_CLOSING_SECONDS)
-            if self._scope.cancelled_caught and self.client is None:
-                self.failure = f"no answer within {self._start_timeout or 0:g} s{self._said}"
-        except Exception as error:
-            self.failure = f"{_told(error)}{self._said}"
-        finally:
-            self._over.set()
-            self.ready.set()
-
-    def _limit(self, seconds: float | None) -> None:
-        self._scope.deadline = math.inf if seconds is None else anyio.current_time() + seconds
-
-    async def _hold(self, client: mcp.Client) -> None:
-        """Until the connection is over. Newer servers tell of changes only while that is subscribed to."""
-        tools = client.server_capabilities.tools
-        async with anyio.create_task_group() as tasks:
-            if tools is not None and tools.list_changed:
-                tasks.start_soon(self._follow, client)
-            await self._over.wait()
-            tasks.cancel_scope.cancel()
-
-    async def _follow(self, client: mcp.Client) -> None:
-        with suppress(ListenNotSupportedError, SubscriptionLost, mcp.MCPError):
-            async with client.listen(tools_list_changed=True) as changes:
-                await self._list_again()  # they may have changed since the first time
-                async for _ in changes:
-                    pass  # `_hear` gets them too, as from older servers
-
-    async def _hear(self, message: Any) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
-            await self._list_again()
-
-    async def _list_again(self) -> None:
-        if self.client is not None:
-            try:
-                await self._list(self.client)
-            except (mcp.MCPError, ValueError) as error:
-                log.warning("MCP server %s has changed its tools, and cannot list them: %s", self._server.where, error)
-
-    async def list(self) -> None:
-        """Ask for the tools."""
-        await self._list(cast("mcp.Client", self.client))
-
-    async def _list(self, client: mcp.Client) -> None:
-        specs: list[types.Tool] = []
-        cursor: str | None = None
-        seen: set[str] = set()
-        while True:
-            page = await client.list_tools(cursor=cursor)
-            specs += page.tools
-            cursor = page.next_cursor
-            if not cursor:
-                break
-            if cursor in seen:
-                raise ValueError(f"its pages of tools have no end: {cursor!r:.80} comes a second time")
-            seen.add(cursor)
-        self.names = [spec.name for spec in specs]
-        self._listed(specs)
-
-    async def call(self, tool: str, arguments: dict[str, Any], progress: Any) -> types.CallToolResult:
-        """Call a tool. After cancellation the server has been told."""
-        return await cast("mcp.Client", self.client).call_tool(tool, arguments, progress_callback=progress)
-
-    async def why_lost(self, error: mcp.MCPError) -> str:
-        """What is known of the end, a moment later."""
-        if self._over.is_set():
-            await asyncio.wait([self.task], timeout=_DEATH_SECONDS)
-        return self.failure or f"{error.message}{self._said}"
-
-    def refused(self, error: mcp.MCPError) -> str:
-        """What an error says; where a server over HTTP does not know the session any more, the connection is over."""
-        text = error.message
-        if isinstance(self._server, _Address) and _REFUSED.search(text):
-            text += str(self._said)
-            if self._said.status in (None, 400, 404):
-                self._over.set()
-                return f"the session is over, and the next call begins a new one ({text})"
-        return text
-
-
-_REFUSED = re.compile(r"session (terminated|expired|not found)|no valid session|an error response", re.IGNORECASE)
-"""How the SDKs, and servers made from their examples, say so: only the HTTP status is laid down, which is not told us.
-
-The last is the SDK's word for any status without an answer that it understands.
-"""
-
-
-@asynccontextmanager
-async def _watched(
-    streams: AbstractAsyncContextManager[Any], opened: Callable[[], None], over: asyncio.Event
-) -> AsyncGenerator[Any]:
-    """A server's streams: `opened` is called when they are there, and `over` set when nothing more comes from it."""
-    async with streams as (read, write), anyio.create_task_group() as tasks:
-        opened()
-        send, receive = anyio.create_memory_object_stream[Any]()
-
-        async def hand_on() -> None:
-            async with send:
-                try:
-                    async for message in read:
-                        await send.send(message)
-                except anyio.BrokenResourceError:
-                    pass  # the session is closed
-                finally:
-                    over.set()
-
-        tasks.start_soon(hand_on)
-        try:
-            async with receive:
-                yield receive, write
-        finally:
-            tasks.cancel_scope.cancel()
-
-
-class _Said:
-    """What a server said last: the end of its stderr, or the HTTP status by which it refused."""
-
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self._data = bytearray()
-
-    def add(self, data: bytes) -> None:
-        self._data += data
-        del self._data[:-_SAID_BYTES]
-
-    def answered(self, response: httpx2.Response) -> None:
-        self._data.clear()
-        self.status = response.status_code
-        if response.is_error:
-            self.add(f"HTTP {response.status_code} {response.reason_phrase}".encode())
-
-    def __str__(self) -> str:
-        text = self._data.decode(errors="replace").strip()
-        return f"; it last said: {text}" if text else ""
-
-
-class _Process:
-    """A server to be started."""
-
-    verb: ClassVar[str] = "started"
-
-    def __init__(self, command: str, args: list[str], env: dict[str, str], cwd: str | Path | None) -> None:
-        self.where = shlex.join([command, *args])
-        # bytes that are no UTF-8 are garbage like any other: one line that is not understood
-        self._parameters = mcp.StdioServerParameters(
-            command=command, args=args, env=env, cwd=cwd, encoding_error_handler="replace"
-        )
-
-    @asynccontextmanager
-    async def streams(self, said: _Said) -> AsyncGenerator[Any]:
-        with _stderr(said, self.where) as stderr:
-            async with mcp.stdio_client(self._parameters, errlog=stderr) as streams:
-                if stderr is not sys.stderr:
-                    stderr.close()  # the process has its own end
-                yield streams
-
-
-@contextmanager
-def _stderr(said: _Said, where: str) -> Generator[TextIO]:
-    """What a process is given for its stderr: read as it comes, for errors and for the log."""
-    if sys.platform == "win32":  # its event loop reads no pipes of this kind
-        yield sys.stderr
-        return
-    loop = asyncio.get_running_loop()
-    read, write = os.pipe()
-    os.set_blocking(read, False)
-
-    def take() -> bool:
-        try:
-            data = os.read(read, 65_536)
-        except BlockingIOError:
-            return False
-        said.add(data)
-        if not data:
-            loop.remove_reader(read)
-        elif log.isEnabledFor(logging.DEBUG):
-            log.debug("MCP server %s: %s", where, data.decode(errors="replace").rstrip())
-        return bool(data)
-
-    loop.add_reader(read, take)
-    try:
-        with os.fdopen(write, "w") as file:
-            yield file
-    finally:
-        for _ in range(_PIPE_READS):
-            if not take():
-                break
-        loop.remove_reader(read)
-        os.close(read)
-
-
-class _Address:
-    """A server to be reached by streamable HTTP."""
-
-    verb: ClassVar[str] = "reached"
-
-    def __init__(self, url: str, headers: dict[str, str], client: httpx2.AsyncClient | None) -> None:
-        parts = urlsplit(url)
-        self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # no secrets
-        self._url = url
-        self._headers = headers
-        self._client = client
-
-    @asynccontextmanager
-    async def streams(self, said: _Said) -> AsyncGenerator[Any]:
-        async def note(response: httpx2.Response) -> None:
-            if response.request.method == "POST":
-                said.answered(response)
-
-        async with AsyncExitStack() as stack:
-            client = self._client
-            if client is None:
-                timeout = httpx2.Timeout(_CONNECT_SECONDS, read=None)  # what an answer may take says the tool node
-                hooks = {"response": [note]}
-                tls = await anyio.to_thread.run_sync(httpx2.create_ssl_context)  # it reads the certificates
-                own = httpx2.AsyncClient(headers=self._headers, timeout=timeout, event_hooks=hooks, verify=tls)
-                client = await stack.enter_async_context(own)
-            yield await stack.enter_async_context(
-                streamable_http_client(self._url, http_client=client, max_sse_event_size=_EVENT_BYTES)
-            )
-
-
-def _told(error: BaseException) -> str:
-    """An error's text; that of its first leaf where it is a group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    if isinstance(error, (mcp.MCPError, OSError)) and str(error):
-        return str(error)
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _answer(result: types.CallToolResult) -> Answer:

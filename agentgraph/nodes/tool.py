@@ -6,40 +6,33 @@ import copy
 import dis
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MappingView, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from pathlib import PurePath
 from types import FrameType, MethodType
 from typing import Any, cast, overload
-
-import msgspec
 
 from agentgraph.config import positive
 from agentgraph.context import CancellationToken, RunContext
 from agentgraph.errors import AgentGraphError, ConfigError, RunEndedError, listed, unknown
 from agentgraph.events import Event, ToolProgress
-from agentgraph.messages import NO_OUTPUT, FilePart, ImagePart, Part, TextPart, sound
 from agentgraph.models.closed_schema import check_strict
 from agentgraph.models.protocol import ToolSpec
 from agentgraph.node import is_async
+from agentgraph.nodes.arguments import ArgumentsError, decode, without_nulls
 from agentgraph.nodes.collector import CallUpdates
 from agentgraph.nodes.limiter import Limiter, limiter_of
 from agentgraph.nodes.signature import (
     COMBINED,
-    ArgumentsError,
     Signature,
     UnresolvedError,
     context_parameter,
-    decode,
     described,
     innermost,
     is_method,
     kept_back,
-    without_nulls,
 )
 
 __all__ = [
-    "Answer",
     "Tool",
     "ToolContext",
     "ToolError",
@@ -71,17 +64,6 @@ class ToolTimeoutError(AgentGraphError, TimeoutError):
         super().__init__(f"tool {name!r} timed out after {seconds:g} s and was {left}")
         self.seconds = seconds
         self.thread_runs = thread_runs
-
-
-class Answer(msgspec.Struct, frozen=True):
-    """What a tool may return instead of its bare content, together with state updates."""
-
-    content: Any
-    """A text, parts, or any value with a JSON form."""
-    update: Mapping[str, Any] | None = None
-    """Written to the state, after what the tool wrote by its context."""
-    metadata: Mapping[str, Any] | None = None
-    """Kept with the answers, for programs: `message.metadata["answers"][call_id]`."""
 
 
 class ToolUpdate(dict[str, Any]):
@@ -255,7 +237,7 @@ class Tool:
         Raises `ArgumentsError`, whose text is for the model.
         """
         if self._given is None:
-            return self._signature.read(text)
+            return self._signature.reader.read(text)
         given = decode(text, self.name)
         forged = next((k for k in given if k in self._kept_back), None)
         if forged is not None:
@@ -358,77 +340,6 @@ def tools_of_run(run: RunContext[Any]) -> dict[str, Tool]:
     if not isinstance(given, Mapping):
         raise ConfigError(f'run.scratch["tools"] holds tools by name, found {given!r:.80}')
     return {name: as_tool(one) for name, one in cast("Mapping[str, Any]", given).items()}
-
-
-def _as_builtin(value: Any) -> Any:
-    """What msgspec does not encode by itself."""
-    if value is None or type(value) in (list, tuple, dict):  # it does, but for keys
-        raise TypeError(f"a {type(value).__name__} is no key of a JSON object")
-    for kind in (str, int, float):
-        if isinstance(value, kind):
-            return kind(value)
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[Any, Any]", value))
-    if isinstance(value, (Sequence, MappingView)):
-        return list(cast("Iterable[Any]", value))
-    dump = getattr(value, "model_dump", None)  # pydantic
-    if callable(dump) and not isinstance(value, type):
-        return dump(mode="json")
-    if type(value).__module__.partition(".")[0] == "pydantic":
-        return sys.modules["pydantic_core"].to_jsonable_python(value)
-    raise TypeError(f"nothing to make of a {type(value).__name__}")
-
-
-_encoder = msgspec.json.Encoder(enc_hook=_as_builtin)
-_sorting_encoder = msgspec.json.Encoder(enc_hook=_as_builtin, order="deterministic")
-_PLAIN = (int, float, bool)
-_PARTS = (TextPart, ImagePart, FilePart)
-
-
-def content_of(value: Any, name: str) -> str | list[Part]:
-    """What a tool returned as an answer's content, never empty. Raises `TypeError` for what has no JSON form."""
-    if isinstance(value, str):
-        text = sound(value if type(value) is str else str.__str__(value))
-        return text if text and not text.isspace() else NO_OUTPUT
-    if type(value) in _PLAIN:
-        return _encoder.encode(value).decode()
-    if value is None:
-        return NO_OUTPUT
-    items = cast("Sequence[Any]", value if isinstance(value, (list, tuple)) else [value])
-    if any(isinstance(i, _PARTS) for i in items):
-        return [part for i in items for part in _parts_of(i, name)]
-    # the order of a set is another one in each process
-    encoder = _sorting_encoder if isinstance(value, (set, frozenset)) else _encoder
-    try:
-        try:
-            return encoder.encode(value).decode()
-        except (UnicodeEncodeError, UnicodeDecodeError):
-            return _encoder.encode(_sound_all(msgspec.to_builtins(value, str_keys=True, enc_hook=_as_builtin))).decode()
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        kind = type(cast("Any", value)).__name__
-        raise TypeError(f"tool {name!r} returned a {kind}, which has no JSON form: {error}") from error
-
-
-def _parts_of(value: Any, name: str) -> list[Part]:
-    """One of several results of which some are parts."""
-    if isinstance(value, TextPart):
-        return [TextPart(sound(value.text))]
-    if isinstance(value, _PARTS):
-        return [value]
-    content = content_of(value, name)
-    return [TextPart(content)] if isinstance(content, str) else content
-
-
-def _sound_all(value: Any) -> Any:
-    if isinstance(value, str):
-        return sound(value)
-    if isinstance(value, dict):
-        return {sound(str(k)): _sound_all(v) for k, v in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, (list, tuple)):
-        return [_sound_all(v) for v in cast("list[Any]", value)]
-    return value
 
 
 def _schema_of(parameters: Any, name: str) -> dict[str, Any]:

@@ -100,6 +100,7 @@ class Named:
         made = _output_key(agent)
         keys = {k: s for k, s in agent.plan.schema.strategies.items() if not k.startswith("_")}
         self.name = name
+        self.own_keys: tuple[str, ...] = getattr(agent, "own_keys", ())
         self.output_key: str = made if made in keys else _MADE
         strategies: dict[str, Any] = keys if made in keys else {**keys, _MADE: Replace()}
         back = {k: k for k in (*keys, _USAGE)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import msgspec
@@ -11,6 +12,7 @@ from agentgraph.messages import (
     InstructionMessage,
     Message,
     SystemMessage,
+    ToolCall,
     ToolResponseMessage,
     UserMessage,
 )
@@ -24,7 +26,8 @@ def check_request(request: ModelRequest) -> None:
 
     - There is a message; the first is the user's, and the last is not the assistant's.
     - Calls are answered by the message directly after theirs, each once and in their order; nothing else is answered.
-    - The ids of calls are unique, their arguments empty or a JSON object.
+    - The ids of calls are unique, their names 1 to 64 letters, digits, "_" and "-", their arguments empty or a JSON
+      object.
     - No message and no answer is empty, and all text can be encoded. System messages stand in `request.system` only.
 
     A use::
@@ -59,13 +62,16 @@ def check_request(request: ModelRequest) -> None:
         if isinstance(message, AssistantMessage) and message.tool_calls:
             asked = message
             for call in message.tool_calls:
-                _check_call(place, call.id, call.arguments, ids)
+                _check_call(place, call, ids)
         _check_content(place, message)
     if asked is not None:
         _refuse(f"the calls {_ids(asked)} have no answers")
 
 
-def _check_call(place: int, id: str, arguments: str, ids: set[str]) -> None:
+def _check_call(place: int, call: ToolCall, ids: set[str]) -> None:
+    id, arguments = call.id, call.arguments
+    if not re.fullmatch("[a-zA-Z0-9_-]{1,64}", call.name):
+        _refuse(f"message {place}: no tool can have the name of call {id!r}: {call.name!r:.80}")
     if not id or id in ids:
         _refuse(f"message {place}: the id {id!r} of a call is empty or not unique")
     ids.add(id)

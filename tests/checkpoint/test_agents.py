@@ -14,7 +14,7 @@ from agentgraph.events import ModelDelta, NodeFinished
 from agentgraph.messages import AssistantMessage, Message, ToolCall, ToolResponse, ToolResponseMessage, UserMessage
 from agentgraph.models import ModelRequest
 from agentgraph.nodes import Answer, LlmNode, LlmRequest, ReactAgent, ToolContext, ToolRequest, tool
-from agentgraph.strategies import Append, Messages
+from agentgraph.strategies import Append, Messages, RemoveMessage
 from agentgraph.testing import FunctionModel
 from agentgraph.testing.scripted import Answer as Said
 
@@ -361,6 +361,14 @@ async def test_a_new_message_answers_calls_that_ask_as_not_done(saver: Checkpoin
     assert [(id, error) for id, _, error in answers(result.messages)] == [("a", True), ("b", False), ("c", True)]
     assert (result.status, result.interrupts, result.state["log"]) == ("done", (), ["look"])
     assert "paid 1" not in ran
+
+
+async def test_a_new_message_goes_on_where_the_calls_that_ask_were_removed_by_hand(saver: Checkpointer) -> None:
+    agent = ReactAgent("clerk", Strict(PAY, "Not paid."), asking([]), checkpointer=saver, strategies={"log": Append()})
+    paused = await agent.run("Pay.", T)
+    await agent.app.update_state(T, {"messages": RemoveMessage(paused.messages[-1].id)})
+    result = await agent.run("Never mind.", T)
+    assert [type(m) for m in result.messages] == [UserMessage, UserMessage, AssistantMessage]
 
 
 async def test_an_interceptor_asks_for_each_call_by_itself(saver: Checkpointer) -> None:

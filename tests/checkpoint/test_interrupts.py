@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from agentgraph import END, START, Command, CompiledGraph, Interrupt, RunConfig, RunContext, Send, StateGraph
-from agentgraph.checkpoint import Checkpointer
+from agentgraph.checkpoint import Checkpointer, MemorySaver
 from agentgraph.errors import GraphError, ResumeError
 from agentgraph.events import InterruptRaised, RunFinished
 from agentgraph.strategies import Append
@@ -258,6 +258,23 @@ async def test_an_answer_that_does_not_fit_may_be_given_again(saver: Checkpointe
     assert (again.id, again.error) == (question.id, "Invalid enum value 'jump' - at `$.do`")
     ended = await app.invoke(Command(resume={question.id: {"do": "go", "times": 2}}), T)
     assert ended.state["log"] == ["go 2"]
+
+
+@pytest.mark.may_block  # asyncio's debug mode reads the source of what it tells of
+async def test_a_bad_answer_to_a_worker_thread_is_put_away_in_the_event_loop() -> None:
+    loop = asyncio.get_running_loop()
+
+    def ask(state: Any, run: RunContext[Any]) -> dict[str, Any]:
+        for _ in range(20):  # until the run's writer has nothing to do
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()
+        return {"log": [str(run.interrupt("how many?", schema=int))]}
+
+    app = beside(MemorySaver(), ask=ask)
+    loop.set_debug(True)  # refuses what other threads may not do to it
+    await app.invoke({}, T)
+    (again,) = (await app.invoke(Command(resume="x"), T)).interrupts
+    assert again.error == "Expected `int`, got `str`"
+    assert (await app.invoke(Command(resume=3), T)).state["log"] == ["3"]
 
 
 async def test_an_answer_to_something_that_is_not_asked_any_more_is_not_used(saver: Checkpointer) -> None:

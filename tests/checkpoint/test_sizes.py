@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
-from agentgraph import END, START, Command, CompiledGraph, RunConfig, RunContext, StateGraph
+from agentgraph import END, START, Command, CompiledGraph, RunConfig, RunContext, Send, StateGraph
 from agentgraph.checkpoint import Checkpointer, MemorySaver, Span, SqliteSaver, spans
 from agentgraph.checkpoint.codec import Codec
 from agentgraph.errors import StoreError
@@ -111,6 +111,31 @@ async def test_a_turn_reads_nothing_and_decodes_nothing_where_the_newest_state_i
     saver.read_entries = 0
     await converse(app, 50, 100)
     assert (saver.read_entries, decoded) == (0, [])
+
+
+async def test_a_turn_reads_nothing_also_where_other_threads_have_turns_between(saver: Checkpointer) -> None:
+    looked = Wrapped(saver)
+    app = chat(looked, 100)
+    for thread in "ab":
+        await converse(app, 1, 100, thread)
+    looked.read_entries = 0
+    for thread in "abab":
+        await converse(app, 1, 100, thread)
+    assert looked.read_entries == 0
+
+
+async def test_the_records_of_a_wide_step_are_dropped_as_a_whole() -> None:
+    async def work(state: Any, run: RunContext[Any]) -> dict[str, Any]:
+        return {"n": [await run.once("n", lambda: state["n"])]}
+
+    graph: StateGraph[Any] = StateGraph(strategies={"n": Append()})
+    graph.add_node("work", work)
+    graph.add_conditional_edges(START, lambda s: [Send("work", {"n": k}) for k in range(100)], ["work"])
+    graph.add_edge("work", END)
+    saver = Wrapped(MemorySaver())
+    result = await graph.compile(checkpointer=saver).invoke({}, RunConfig(thread_id="t", durability="sync"))
+    assert result.state["n"] == list(range(100))
+    assert (len(saver.dropped), sum(s.upto - s.after for s in saver.dropped)) == (1, 200)
 
 
 async def test_each_turn_writes_as_much_as_the_first(saver: Checkpointer) -> None:

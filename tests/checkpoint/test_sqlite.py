@@ -251,9 +251,9 @@ async def test_it_needs_two_threads_however_many_operations_wait(path: Path) -> 
     started: list[object] = []
 
     class Counted(ThreadCall):
-        async def _run(self, fn: Any, *args: Any) -> Any:
+        async def run(self, fn: Any, /, *args: Any, **keywords: Any) -> Any:
             started.append(fn)
-            return await super()._run(fn, *args)
+            return await super().run(fn, *args, **keywords)
 
     with pytest.MonkeyPatch.context() as patch:
         async with SqliteSaver(path) as saver:

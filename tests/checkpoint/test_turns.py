@@ -2,13 +2,24 @@
 
 import asyncio
 import logging
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import msgspec
 import pytest
 
-from agentgraph import END, START, CheckpointError, Command, CompiledGraph, RunConfig, RunContext, Send, StateGraph
-from agentgraph.checkpoint import Checkpointer
+from agentgraph import (
+    END,
+    START,
+    CheckpointError,
+    Command,
+    CompiledGraph,
+    Retry,
+    RunConfig,
+    RunContext,
+    Send,
+    StateGraph,
+)
+from agentgraph.checkpoint import Checkpointer, MemorySaver
 from agentgraph.errors import (
     CodecError,
     ConfigError,
@@ -21,6 +32,7 @@ from agentgraph.errors import (
 from agentgraph.events import CheckpointWritten
 from agentgraph.messages import AssistantMessage, UserMessage
 from agentgraph.strategies import Append, Merge, Messages, Reduce
+from tests.checkpoint.wrapped import Wrapped
 
 T = RunConfig(thread_id="t")
 
@@ -325,6 +337,21 @@ async def test_a_subgraph_goes_on_from_its_own_step(saver: Checkpointer) -> None
     assert ran == ["begin", "first", "second", "third", "third"]
 
 
+async def test_what_an_attempt_does_to_a_recorded_value_the_next_does_not_see(saver: Checkpointer) -> None:
+    async def spoil(state: Log, run: RunContext[Any]) -> dict[str, Any]:
+        words = await run.once("words", lambda: ["good"])
+        if run.attempt == 1:
+            words.append("spoilt")
+            raise ConnectionError
+        return {"log": words}
+
+    graph = StateGraph(Log)
+    graph.add_node("a", spoil, retry=Retry(delay=0))
+    graph.add_edge(START, "a")
+    graph.add_edge("a", END)
+    assert (await graph.compile(checkpointer=saver).invoke({}, T)).state["log"] == ["good"]
+
+
 @pytest.mark.case("F12")
 async def test_a_key_that_is_gone_is_kept_aside_and_a_new_one_starts_empty(saver: Checkpointer) -> None:
     class Old(TypedDict):
@@ -382,6 +409,19 @@ async def test_a_value_that_cannot_be_stored_is_told_by_node_and_key(saver: Chec
     found = await app.state(T)
     assert found is not None
     assert (found.state["log"], found.next) == (["in"], ("a",))
+
+
+async def test_what_a_send_carries_and_cannot_be_stored_is_told_by_who_sent_it() -> None:
+    class Odd:
+        pass
+
+    graph: StateGraph[Any] = StateGraph(dict)
+    graph.add_node("split", lambda s: Command(goto=[Send("work", {"item": Odd()})]), ends=["work"])
+    graph.add_node("work", lambda s: None)
+    graph.add_edge(START, "split")
+    graph.add_edge("work", END)
+    with pytest.raises(CodecError, match=r"what split sent to 'work': state\['item'\].*Odd"):
+        await graph.compile(checkpointer=MemorySaver()).invoke({}, T)
 
 
 class Ticket(msgspec.Struct):
@@ -520,6 +560,29 @@ async def test_prune_keeps_the_newest_and_what_is_left_goes_on(saver: Checkpoint
     assert await app.prune("t", older_than=3600) == 0
     with pytest.raises(ConfigError, match=r"prune\(\) needs keep="):
         await app.prune("t")
+
+
+async def test_pruning_a_thread_that_is_not_there_does_not_make_it(saver: Checkpointer) -> None:
+    assert await one_node(saver).prune("t", keep=1) == 0
+    assert await saver.thread("t") is None
+
+
+async def test_a_thread_that_is_deleted_while_it_is_looked_at_is_one_that_is_not_there() -> None:
+    looked = Wrapped(MemorySaver())
+    app = one_node(looked)
+    await app.invoke({"log": ["a"]}, T)
+
+    async def delete() -> None:
+        await looked.inner.delete("t")
+
+    looked.hooks["read"] = delete
+    assert await app.state(T) is None
+
+
+def test_a_checkpointer_that_is_none_is_told_when_the_graph_is_compiled() -> None:
+    for wrong in ("runs.db", MemorySaver):
+        with pytest.raises(ConfigError, match=r"checkpointer=...\) must be a store of threads, such as .*; found"):
+            one_node(cast("Checkpointer", wrong))
 
 
 async def test_a_deleted_thread_begins_anew(saver: Checkpointer) -> None:

@@ -18,6 +18,7 @@ class Wrapped:
         """By the operation's name; "write" for `append` and `release`."""
         self.appended: list[list[Entry]] = []
         """The entries of each append that the store has taken."""
+        self.dropped: list[Span] = []
         self.read_entries = 0
         """How many entries were read with their data."""
         self.renewals: list[float] = []
@@ -54,6 +55,7 @@ class Wrapped:
             thread_id, epoch, entries, lease=lease, status=status, drop=drop, new_line=new_line, durable=durable
         )
         self.appended.append(list(entries))
+        self.dropped += drop
         await self._before("appended")
 
     async def renew(self, thread_id: str, epoch: int, lease: float) -> None:

@@ -57,6 +57,7 @@ from agentgraph.nodes import (
     ToolRequest,
     tool,
 )
+from agentgraph.nodes.hooks import PiiRedaction
 from agentgraph.strategies import Append, Merge, Messages, Reduce, Replace
 from agentgraph.testing import FunctionModel, ScriptedModel, with_clock
 
@@ -287,6 +288,8 @@ def test_building_faults_are_told_where_they_are_made() -> None:
         ReactAgent("clerk", ScriptedModel([]), 5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"ReactAgent: an interceptor is an async function of .*, found 5"):
         ReactAgent("clerk", ScriptedModel([]), interceptors=[5])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"'PiiRedaction' among the interceptors has 'before_model', so it is a hook"):
+        ReactAgent("clerk", ScriptedModel([]), interceptors=[PiiRedaction()])
 
 
 # --- the tools' part ---

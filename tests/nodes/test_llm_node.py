@@ -41,10 +41,10 @@ from agentgraph.messages import (
 )
 from agentgraph.models import ChatModel, Delta, ModelError, ModelRequest, ModelResponse, StreamCutError
 from agentgraph.node import as_mapping
-from agentgraph.nodes import LlmNode, LlmRequest, ModelCall, ReactAgent, TemplateError, ToolNode, tool
+from agentgraph.nodes import LlmNode, LlmRequest, ModelCall, ReactAgent, TemplateError, Tool, ToolNode, tool
 from agentgraph.nodes.history import NOT_FINISHED
 from agentgraph.strategies import LastWrite, Messages, Replace
-from agentgraph.testing import FunctionModel, ScriptedModel, with_clock
+from agentgraph.testing import FunctionModel, ScriptedModel, check_request, with_clock
 
 KEYS = {k: Replace() for k in ("input", "topic", "notes", "answer", "n")}
 
@@ -1037,6 +1037,30 @@ async def test_ids_that_repeat_in_a_message_or_are_missing_are_made_unique() -> 
     assert ids[0] == "a"
     assert all(ids)
     assert len(set(ids)) == 4
+
+
+@pytest.mark.parametrize(
+    ("made_up", "name"),
+    [("multi_tool_use.parallel", "multi_tool_use_parallel"), ("look<|channel|>json", "look_channel_json"), ("", "_")],
+)
+async def test_a_name_that_no_tool_has_and_no_provider_takes_is_another_one_in_the_conversation(
+    made_up: str, name: str
+) -> None:
+    def answer(request: ModelRequest) -> Any:
+        check_request(request)
+        return "well" if len(request.messages) > 1 else [ToolCall("c1", made_up)]
+
+    result = await ReactAgent("clerk", FunctionModel(answer), [look]).run("go")
+    assert isinstance(result.messages[1], AssistantMessage)
+    assert ([c.name for c in result.messages[1].tool_calls], result.text) == ([name], "well")
+    assert f"unknown tool {name!r}" in result.messages[2].text
+
+
+async def test_a_name_that_a_tool_has_stays_as_it_is() -> None:
+    dotted = Tool(look.fn, name="eyes.look")
+    model = ScriptedModel([[ToolCall("c1", "eyes.look")], "well"])
+    result = await ReactAgent("clerk", model, [dotted]).run("go")
+    assert result.messages[2].text == "seen"
 
 
 async def test_an_id_that_the_conversation_has_is_another_one_here_in_deltas_too() -> None:

@@ -40,7 +40,7 @@ from agentgraph.messages import ToolCall
 from agentgraph.models.closed_schema import kinds, strict_for_openai
 from agentgraph.models.content import is_strict
 from agentgraph.nodes import Tool, ToolContext, tool
-from agentgraph.nodes.signature import ArgumentsError
+from agentgraph.nodes.arguments import ArgumentsError
 
 
 class Color(Enum):

@@ -826,7 +826,8 @@ class Named(BaseHTTPMiddleware):
     """Takes the name in a header for the user's."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        request.scope["user"] = SimpleUser(request.headers["x-user"])
+        if name := request.headers["x-user"]:
+            request.scope["user"] = SimpleUser(name)
         return await call_next(request)
 
 
@@ -842,12 +843,13 @@ async def test_users_do_not_get_at_each_others_threads() -> None:
 
     answers: list[str] = []
     async with listening(make) as url:
-        for user, text in (("ada", "one"), ("bob", "two"), ("ada", "three")):
+        turns = [("ada", "x", "one"), ("bob", "x", "two"), ("ada", "x", "three"), ("", "ada/x", "four")]
+        for user, context, text in turns:
             async with httpx.AsyncClient(headers={"x-user": user}) as http:
                 client = await create_client(url, ClientConfig(httpx_client=http))
-                task = await task_of(client, await heard(client, said(text, context_id="x")))
+                task = await task_of(client, await heard(client, said(text, context_id=context)))
                 answers.append(text_in(task.artifacts[0].parts))
-    assert answers == ["one", "two", "one one three"]
+    assert answers == ["one", "two", "one one three", "four"]
 
 
 class Zoned(InMemoryStorage[list[Any]]):

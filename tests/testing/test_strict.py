@@ -57,6 +57,7 @@ def test_a_valid_request_is_let_through(messages: list[Message]) -> None:
         ([ASK, calls("c1", "c2"), answers("c2", "c1")], r"answers \['c2', 'c1'\], not"),
         ([ASK, calls("c1"), answers("c1"), calls("c1"), answers("c1")], "'c1' of a call is empty or not unique"),
         ([ASK, calls(""), answers("")], "'' of a call is empty"),
+        ([ASK, AssistantMessage(tool_calls=[ToolCall("c1", "a.b")]), answers("c1")], "the name of call 'c1': 'a.b'"),
         ([ASK, calls("c1", arguments="[1]"), answers("c1")], "'c1' are no JSON object"),
         ([ASK, calls("c1", arguments='{"a'), answers("c1")], "'c1' are no JSON object"),
         ([ASK, calls("c1"), answers("c1", content="")], "message 2 is empty"),

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, cast
 
 import msgspec
 
-from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.compiled import CompiledGraph, RunResult, RunStream, run_sync
 from agentgraph.config import RunConfig
@@ -76,7 +76,7 @@ class AgentNode:
     """
 
     def __init__(self, agent: Agent, take_turn: TakeTurn) -> None:
-        self.plan = agent.plan
+        self.plan: Any = agent.plan
         self._take_turn = take_turn
 
     async def __call__(

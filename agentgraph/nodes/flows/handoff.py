@@ -7,15 +7,16 @@ from typing import Annotated, Any, cast
 
 import msgspec
 
-from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.context import RunContext
 from agentgraph.errors import ConfigError, unknown
 from agentgraph.messages import AssistantMessage, ToolResponseMessage, UserMessage
 from agentgraph.node import END, START, Updates
 from agentgraph.nodes.agent_tool import tool_name
+from agentgraph.nodes.answer import Answer
 from agentgraph.nodes.flows.flow import Agents, Conversation, Flow, retold
-from agentgraph.nodes.tool import Answer, Tool, ToolContext, ToolError
+from agentgraph.nodes.tool import Tool, ToolContext, ToolError
 from agentgraph.nodes.turn import Turn, take_turn
 from agentgraph.strategies import Messages, Replace, Strategy
 

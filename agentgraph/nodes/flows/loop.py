@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
-from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.config import positive
 from agentgraph.context import RunContext
 from agentgraph.errors import ConfigError, InputError, unknown
 from agentgraph.messages import REMOVE_ALL, AssistantMessage, UserMessage, new_id
 from agentgraph.node import END, START, Command, Updates
+from agentgraph.nodes.answer import content_of
 from agentgraph.nodes.flows.flow import HAND_ON, Conversation, Flow, FlowError, opened
-from agentgraph.nodes.tool import content_of
 from agentgraph.nodes.turn import Agent
 from agentgraph.strategies import Append, Replace, Strategy
 
@@ -43,7 +43,7 @@ class LoopAgent(Flow):
     The other options are as in `Flow`.
     """
 
-    own_keys = ("round", "item")
+    own_keys: ClassVar[tuple[str, ...]] = ("round", "item")
 
     def __init__(
         self,

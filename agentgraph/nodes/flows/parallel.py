@@ -6,9 +6,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
-from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.config import positive
 from agentgraph.context import Interrupt, Interrupted, RunContext
@@ -16,8 +16,8 @@ from agentgraph.errors import ConfigError, unknown
 from agentgraph.events import shown
 from agentgraph.messages import AssistantMessage, new_id
 from agentgraph.node import END, START, Updates
+from agentgraph.nodes.answer import content_of
 from agentgraph.nodes.flows.flow import Agents, Conversation, Flow, FlowError, opened
-from agentgraph.nodes.tool import content_of
 from agentgraph.nodes.turn import Agent, Named, Turn, take_turn
 from agentgraph.strategies import Replace, Strategy
 from agentgraph.tasks import all_ended
@@ -50,7 +50,7 @@ class ParallelAgent(Flow):
     `agents` and the other options are as in `Flow`.
     """
 
-    own_keys = ("errors",)
+    own_keys: ClassVar[tuple[str, ...]] = ("errors",)
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.context import RunContext
 from agentgraph.errors import ConfigError, unknown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.context import RunContext
 from agentgraph.node import END, START, Updates

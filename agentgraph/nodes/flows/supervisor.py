@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from agentgraph.checkpoint.codec import StoredType
+from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.context import RunContext
 from agentgraph.errors import ConfigError
+from agentgraph.graph import StateGraph
 from agentgraph.models.protocol import ChatModel
 from agentgraph.node import END, START, Updates
 from agentgraph.nodes.agent import ReactAgent
@@ -103,9 +104,9 @@ class SupervisorAgent(Flow):
             types=types,
         )
         """The agent that gives the work."""
-        self.types = (*self.types, *self.supervisor.types)
+        self.types: tuple[type | StoredType[Any], ...] = (*self.types, *self.supervisor.types)
         if not shared:
-            self.graph = self.supervisor.graph
+            self.graph: StateGraph[dict[str, Any]] = self.supervisor.graph
             return
         own = "supervisor"
         self._add(own, self.supervisor, self._lead, shared=True)

@@ -21,7 +21,7 @@ from agentgraph.nodes.hooks.hook import (
     before_agent,
     before_model,
 )
-from agentgraph.nodes.hooks.human_approval import Answer, Approve, Decision, Edit, HumanApproval, Reject, Review
+from agentgraph.nodes.hooks.human_approval import Approve, Decision, Edit, HumanApproval, Reject, Respond, Review
 from agentgraph.nodes.hooks.large_results import LargeResults
 from agentgraph.nodes.hooks.model_call_limit import ModelCallLimit
 from agentgraph.nodes.hooks.pii import PiiRedaction, PiiStrategy
@@ -36,7 +36,6 @@ __all__ = [
     "AfterAgent",
     "AfterModel",
     "AgentParts",
-    "Answer",
     "Approve",
     "BeforeAgent",
     "BeforeModel",
@@ -57,6 +56,7 @@ __all__ = [
     "PiiRedaction",
     "PiiStrategy",
     "Reject",
+    "Respond",
     "Review",
     "Skill",
     "SkillError",

@@ -97,6 +97,11 @@ def interceptors_of(given: Any) -> tuple[Any, ...]:
     """The agent's own interceptors. Raises `ConfigError` for what is none."""
     made = tuple(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else (given,)
     for one in made:
+        if places := [position for position in POSITIONS if hasattr(one, position)]:
+            raise ConfigError(
+                f"ReactAgent: {name_of(one)!r} among the interceptors has {listed(places)}, so it is a hook; "
+                f"write hooks=[...]"
+            )
         if not (callable(one) or any(hasattr(one, m) for m in ("wrap_model", "wrap_tool", "wrap_chunks"))):
             raise ConfigError(
                 f"ReactAgent: an interceptor is an async function of (request, call), or an object with wrap_model or "

@@ -14,12 +14,13 @@ from agentgraph.context import Interrupted, RunContext
 from agentgraph.errors import ConfigError, listed, unknown
 from agentgraph.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage
 from agentgraph.node import as_mapping
+from agentgraph.nodes.answer import content_of
+from agentgraph.nodes.arguments import ArgumentsError, decode
 from agentgraph.nodes.history import with_own_ids
 from agentgraph.nodes.hooks.hook import AgentParts
-from agentgraph.nodes.signature import ArgumentsError, decode
-from agentgraph.nodes.tool import Tool, content_of
+from agentgraph.nodes.tool import Tool
 
-__all__ = ["Answer", "Approve", "Decision", "Edit", "HumanApproval", "Reject", "Review", "Rule"]
+__all__ = ["Approve", "Decision", "Edit", "HumanApproval", "Reject", "Respond", "Review", "Rule"]
 
 
 class _Decision(msgspec.Struct, frozen=True, tag_field="decision", forbid_unknown_fields=True):
@@ -43,18 +44,18 @@ class Reject(_Decision, frozen=True, tag="reject"):
     reason: str = ""
 
 
-class Answer(_Decision, frozen=True, tag="answer"):
+class Respond(_Decision, frozen=True, tag="respond"):
     """The call does not run: the content, a text or any value with a JSON form, is what the tool would have said."""
 
     content: Any
 
 
-Decision = Union[Approve, Edit, Reject, Answer]
+Decision = Union[Approve, Edit, Reject, Respond]
 """What a question of `HumanApproval` is answered with: one of these, or its JSON form."""
 
-DecisionName = Literal["approve", "edit", "reject", "answer"]
+DecisionName = Literal["approve", "edit", "reject", "respond"]
 
-_DECISIONS: Final[Mapping[str, Any]] = {"approve": Approve, "edit": Edit, "reject": Reject, "answer": Answer}
+_DECISIONS: Final[Mapping[str, Any]] = {"approve": Approve, "edit": Edit, "reject": Reject, "respond": Respond}
 
 Rule = Callable[[ToolCall, Any], bool | Awaitable[bool]]
 """`(call, state) -> bool`, sync (it must not block) or async: whether the call is to be seen by a human."""
@@ -94,13 +95,13 @@ class HumanApproval:
     this one sees what all others have made of the calls. Raises `ConfigError` for a choice that there is not.
     """
 
-    types: tuple[type, ...] = (Approve, Edit, Reject, Answer)
+    types: tuple[type, ...] = (Approve, Edit, Reject, Respond)
 
     def __init__(
         self,
         tools: Collection[str] | Mapping[str, bool | Rule | Review] | Rule | None = None,
         *,
-        decisions: Sequence[DecisionName] = ("approve", "edit", "reject", "answer"),
+        decisions: Sequence[DecisionName] = ("approve", "edit", "reject", "respond"),
         description: str | Description = "",
         name: str = "HumanApproval",
     ) -> None:
@@ -272,7 +273,7 @@ def _told(
             why = f": {decision.reason}" if decision.reason else ""
             text = f"This call of {call.name!r} was rejected by a human, and did not run{why}"
             responses[call.id] = ToolResponse(call.id, call.name, text, is_error=True)
-        elif isinstance(decision, Answer):
+        elif isinstance(decision, Respond):
             responses[call.id] = ToolResponse(call.id, call.name, content_of(decision.content, call.name))
         calls.append(call)
     messages: list[Any] = []

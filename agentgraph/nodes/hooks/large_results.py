@@ -19,7 +19,7 @@ from agentgraph.errors import ConfigError
 from agentgraph.messages import Part, TextPart, ToolCall, ToolResponse, sound
 from agentgraph.nodes.hooks.hook import AgentParts
 from agentgraph.nodes.tool import Tool, ToolError
-from agentgraph.nodes.tool_node import ToolHandler, ToolRequest
+from agentgraph.nodes.tool_request import ToolHandler, ToolRequest
 from agentgraph.threads import ThreadCall
 
 __all__ = ["LargeResults"]

@@ -37,7 +37,7 @@ class ModelCallLimit:
     limits that cannot be meant.
     """
 
-    jumps = ("end",)
+    jumps: tuple[str, ...] = ("end",)
 
     def __init__(
         self,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast
 
 import msgspec
 
@@ -24,12 +25,13 @@ from agentgraph.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from agentgraph.models.protocol import Delta, ModelRequest, ModelResponse
+from agentgraph.models.protocol import Delta, ModelError, ModelRequest, ModelResponse
 from agentgraph.node import as_mapping
-from agentgraph.nodes.hooks.hook import Jump
+from agentgraph.nodes.chunks import ChunkInterceptor
+from agentgraph.nodes.hooks.hook import AgentParts, HookFunction, Jump
 from agentgraph.nodes.hooks.pii_kinds import BUILT_IN, Detector, Kind, Redaction, find_all, own_kind
-from agentgraph.nodes.llm_node import LlmRequest, ModelCall
-from agentgraph.nodes.tool_node import ToolHandler, ToolRequest
+from agentgraph.nodes.llm_node import LlmRequest, ModelCall, ModelInterceptor
+from agentgraph.nodes.tool_request import ToolHandler, ToolInterceptor, ToolRequest
 from agentgraph.strategies import Replace, Strategy
 
 __all__ = ["PiiRedaction", "PiiStrategy"]
@@ -63,10 +65,10 @@ class PiiRedaction:
 
     `on` says where. "input": the messages of the user, in the state, before the model sees them. "output": the model's
     text and reasoning, streamed or not: a reader gets no part of a find, however it was cut, for what may become one is
-    held back. "tool": the arguments of calls, and the tools' results. Images, files and system prompts are not looked
-    at. With "block" an input is not answered: the turn ends with a message that says why; an answer ends before the
-    find, with a note, and without its calls; of a tool's result nothing but a note is told. Raises `ConfigError` for a
-    kind, a strategy or a place that there is not.
+    held back, and the `partial` text of a `ModelError` has no more. "tool": the arguments of calls, and the tools'
+    results. Images, files and system prompts are not looked at. With "block" an input is not answered: the turn ends
+    with a message that says why; an answer ends before the find, with a note, and without its calls; of a tool's result
+    nothing but a note is told. Raises `ConfigError` for a kind, a strategy or a place that there is not.
     """
 
     jumps: tuple[str, ...] = ("end",)
@@ -106,17 +108,26 @@ class PiiRedaction:
         self._key = hash_key.encode() if isinstance(hash_key, str) else hash_key
         if len(self._key) > hashlib.blake2b.MAX_KEY_SIZE:
             raise ConfigError(f"PiiRedaction(hash_key=...) has at most {hashlib.blake2b.MAX_KEY_SIZE} bytes")
-        self._checked = f"_pii_{name}"
-        self.strategies: dict[str, Strategy] = {self._checked: Replace()}
-        # a member that is not there costs nothing
+        self._hang(f"_pii_{name}")
+
+    def bind(self, agent: AgentParts) -> Self:
+        """The hook for this agent: what one has looked at, one inside of it with other kinds has not."""
+        bound = copy.copy(self)
+        bound._hang(f"_pii_{agent.name}.{self.name}")
+        return bound
+
+    def _hang(self, checked: str) -> None:
+        """Be there where it has something to do: a member that is not there costs nothing."""
+        self._checked = checked
+        self.strategies: dict[str, Strategy] = {checked: Replace()}
         if self.on & {"input", "tool"}:
-            self.before_model = self._before_model
+            self.before_model: HookFunction = self._before_model
         if "input" in self.on:
-            self.wrap_model = self._wrap_model
+            self.wrap_model: ModelInterceptor = self._wrap_model
         if self.on & {"output", "tool"}:
-            self.wrap_chunks = self._wrap_chunks
+            self.wrap_chunks: ChunkInterceptor = self._wrap_chunks
         if "tool" in self.on:
-            self.wrap_tool = self._wrap_tool
+            self.wrap_tool: ToolInterceptor = self._wrap_tool
 
     def found(self, text: str) -> dict[str, int]:
         """How much of each kind stands in a text."""
@@ -215,25 +226,34 @@ class PiiRedaction:
         """Let go of what cannot become a find any more."""
         text, reasoning = (self._stream() for _ in range(2)) if "output" in self.on else (None, None)
         calls: dict[int, list[Delta]] = {}
-        async for delta in deltas:
-            piece = msgspec.structs.replace(
-                delta,
-                text=text.feed(delta.text) if text is not None and delta.text else delta.text,
-                reasoning=reasoning.feed(delta.reasoning)
-                if reasoning is not None and delta.reasoning
-                else delta.reasoning,
-            )
-            if delta.index is not None and "tool" in self.on:
-                # arguments are JSON: what a sign in them stands for is known at their end. A call that may be blocked
-                # is not begun either
-                begun = delta.index in calls or self._blocks
-                calls.setdefault(delta.index, []).append(delta)
-                piece = Delta(piece.text, piece.reasoning) if begun else msgspec.structs.replace(piece, arguments="")
-            if piece.text or piece.reasoning or piece.index is not None:
-                yield piece
-            if stopped := _stopped(text, reasoning):
-                yield Delta(_ended(stopped))
-                return
+        told: list[str] = []
+        try:
+            async for delta in deltas:
+                piece = msgspec.structs.replace(
+                    delta,
+                    text=text.feed(delta.text) if text is not None and delta.text else delta.text,
+                    reasoning=reasoning.feed(delta.reasoning)
+                    if reasoning is not None and delta.reasoning
+                    else delta.reasoning,
+                )
+                if delta.index is not None and "tool" in self.on:
+                    # arguments are JSON: what a sign in them stands for is known at their end. A call that may be
+                    # blocked is not begun either
+                    begun = delta.index in calls or self._blocks
+                    calls.setdefault(delta.index, []).append(delta)
+                    piece = (
+                        Delta(piece.text, piece.reasoning) if begun else msgspec.structs.replace(piece, arguments="")
+                    )
+                if piece.text or piece.reasoning or piece.index is not None:
+                    told.append(piece.text)
+                    yield piece
+                if stopped := _stopped(text, reasoning):
+                    yield Delta(_ended(stopped))
+                    return
+        except ModelError as error:
+            if text is not None:
+                error.partial = "".join(told)  # no more than readers have seen
+            raise
         rest = Delta(text.end() if text is not None else "", reasoning.end() if reasoning is not None else "")
         if rest.text or rest.reasoning:
             yield rest

@@ -11,7 +11,7 @@ from agentgraph.messages import AssistantMessage, Message, SystemMessage
 from agentgraph.models.protocol import ModelRequest, ModelResponse
 from agentgraph.nodes.llm_node import LlmRequest, ModelCall
 from agentgraph.nodes.tool import Tool, ToolContext, ToolError
-from agentgraph.strategies import Replace, Strategy
+from agentgraph.strategies import LastWrite, Strategy
 
 __all__ = ["Todo", "TodoList"]
 
@@ -56,13 +56,14 @@ class TodoList:
     def __init__(self, *, prompt: str | None = PROMPT, description: str = DESCRIPTION, name: str = "TodoList") -> None:
         self.name = name
         self.prompt = prompt
-        self.strategies = {"todos": Replace()}
+        self.strategies = {"todos": LastWrite()}  # agents beside each other may each write one
         self.tools: tuple[Tool, ...] = (Tool(_write_todos, name=TOOL, description=description),)
 
     async def wrap_model(self, request: LlmRequest, call: ModelCall) -> ModelResponse:
         """Add what the model has to know of the list to the system prompt."""
         told = [] if self.prompt is None else [self.prompt]
-        todos: Sequence[Todo] = request.context.get("todos") or ()
+        # whoever gives a list with the input may give it as JSON has it
+        todos = msgspec.convert(request.context.get("todos") or [], list[Todo])
         if todos and not _tells_list(request.messages):
             lines = [f"- [{todo.status}] {todo.content}" for todo in todos]
             told.append("\n".join(["The to-do list as it stands:", *lines]))

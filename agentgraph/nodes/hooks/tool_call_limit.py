@@ -38,7 +38,7 @@ class ToolCallLimit:
     Raises `ConfigError` for limits that cannot be meant.
     """
 
-    jumps = ("end",)
+    jumps: tuple[str, ...] = ("end",)
 
     def __init__(
         self,

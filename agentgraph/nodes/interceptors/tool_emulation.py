@@ -21,11 +21,11 @@ from agentgraph.messages import (
 from agentgraph.models.by_name import as_model
 from agentgraph.models.protocol import ChatModel, ModelRequest
 from agentgraph.node import as_mapping
+from agentgraph.nodes.arguments import ArgumentsError
 from agentgraph.nodes.aside import ask_aside
 from agentgraph.nodes.hooks.hook import AgentParts
-from agentgraph.nodes.signature import ArgumentsError
 from agentgraph.nodes.tool import Tool, names_of
-from agentgraph.nodes.tool_node import ToolHandler, ToolRequest
+from agentgraph.nodes.tool_request import ToolHandler, ToolRequest
 
 __all__ = ["TOOL_EMULATION_PROMPT", "ToolEmulation"]
 

@@ -11,11 +11,12 @@ from agentgraph.config import Retry
 from agentgraph.errors import ConfigError, unknown
 from agentgraph.events import shown
 from agentgraph.messages import ToolResponse
+from agentgraph.nodes.batch import leaves
 from agentgraph.nodes.hooks.hook import AgentParts
 from agentgraph.nodes.interceptors.backoff import seconds_to_wait
 from agentgraph.nodes.interceptors.model_retry import checked_retry
 from agentgraph.nodes.tool import Tool, ToolError, names_of
-from agentgraph.nodes.tool_node import ToolHandler, ToolRequest, leaves
+from agentgraph.nodes.tool_request import ToolHandler, ToolRequest
 
 __all__ = ["ToolRetry"]
 

@@ -15,7 +15,8 @@ from agentgraph.events import ModelDelta
 from agentgraph.messages import AssistantMessage, Message, ToolCall, Usage, UserMessage
 from agentgraph.models import ModelRequest
 from agentgraph.nodes import ReactAgent, ToolContext, tool
-from agentgraph.nodes.flows import FlowError, ParallelAgent, SequentialAgent
+from agentgraph.nodes.flows import FlowError, LoopAgent, ParallelAgent, SequentialAgent
+from agentgraph.nodes.hooks import Todo, TodoList
 from agentgraph.strategies import Append
 from agentgraph.testing import FunctionModel, ScriptedModel
 
@@ -130,6 +131,15 @@ async def test_two_agents_that_write_one_replaced_key_are_an_error_that_names_bo
         await ParallelAgent("p", agents).run("go")
 
 
+async def test_agents_beside_each_other_may_each_have_a_to_do_list() -> None:
+    def plans(name: str) -> ReactAgent:
+        plan = ToolCall(f"c-{name}", "write_todos", f'{{"todos": [{{"content": "{name}"}}]}}')
+        return ReactAgent(name, ScriptedModel([[plan], "done"]), hooks=[TodoList()])
+
+    result = await ParallelAgent("p", [plans("a"), plans("b")]).run("go")
+    assert (result.text, result.state["todos"]) == ("a: done\n\nb: done", [Todo("b")])
+
+
 async def test_what_agents_add_to_a_key_is_added_in_their_order() -> None:
     @tool
     async def note(text: str, context: ToolContext) -> str:
@@ -217,6 +227,13 @@ async def test_the_first_answer_ends_the_others_before_the_flow_goes_on() -> Non
         "go"
     )
     assert result.output == {"fast": "me"}
+
+
+async def test_a_loop_may_be_first() -> None:
+    loop = LoopAgent("loop", says("inner", "one"), items=["x"])
+    result = await ParallelAgent("p", [loop, never("slow")], until="first").run("go")
+    assert (result.text, result.output) == ("one", "one")
+    assert not {"round", "item"} & result.state.keys()
 
 
 async def test_an_agent_that_fails_before_the_first_answer_fails_the_flow_or_not_as_told() -> None:

@@ -9,16 +9,16 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from agentgraph import END, START, Command, RunConfig, RunContext, StateGraph
+from agentgraph import END, START, Command, RecursionLimitError, RunConfig, RunContext, StateGraph
 from agentgraph.checkpoint import MemorySaver
 from agentgraph.errors import ConfigError
 from agentgraph.events import ModelDelta
 from agentgraph.messages import AssistantMessage, SystemMessage, ToolCall, UserMessage
-from agentgraph.models import ModelResponse
+from agentgraph.models import ModelRequest, ModelResponse
 from agentgraph.nodes import LlmRequest, ReactAgent, Tool, ToolRequest, tool
-from agentgraph.nodes.hooks import AgentParts, Jump, after_agent, after_model, before_agent, before_model
+from agentgraph.nodes.hooks import AgentParts, FunctionHook, Jump, after_agent, after_model, before_agent, before_model
 from agentgraph.strategies import Append, Messages
-from agentgraph.testing import ScriptedModel
+from agentgraph.testing import FunctionModel, ScriptedModel, check_request
 
 
 @tool
@@ -377,3 +377,36 @@ async def test_hooks_of_many_runs_at_once_do_not_mix() -> None:
     agent = ReactAgent("clerk", ScriptedModel(["ok"] * 20), hooks=[say])
     results = await asyncio.gather(*(agent.run("hi", RunConfig(tags=(str(k),))) for k in range(20)))
     assert [r.messages[1].text for r in results] == [str(k) for k in range(20)]
+
+
+@pytest.mark.parametrize("position", ["before_agent", "before_model", "after_model", "after_agent"])
+@pytest.mark.parametrize("in_thread", [True, False])
+async def test_a_hook_that_fails_is_named_and_the_next_turn_goes_on(position: Any, in_thread: bool) -> None:
+    failures = iter([ValueError("no")])
+
+    def fails(state: Any) -> None:
+        for error in failures:
+            raise error
+
+    async def fails_in_the_loop(state: Any) -> None:
+        fails(state)
+
+    hook = FunctionHook(fails if in_thread else fails_in_the_loop, position, "picky", ())
+
+    def answer(request: ModelRequest) -> str:
+        check_request(request)
+        return f"to {request.messages[-1].text}"
+
+    agent = ReactAgent("clerk", FunctionModel(answer), hooks=[hook], checkpointer=MemorySaver())
+    with pytest.raises(ValueError, match="no") as caught:
+        await agent.run("one", RunConfig(thread_id="t"))
+    assert f"in node 'picky.{position}'" in caught.value.__notes__[0]
+    assert (await agent.run("two", RunConfig(thread_id="t"))).text == "to two"
+
+
+async def test_the_limit_of_steps_counts_hooks_and_its_error_names_them() -> None:
+    async def before_model(state: Any) -> None: ...
+
+    agent = ReactAgent("clerk", FunctionModel(lambda _: [ToolCall("", "form")]), [add], hooks=[before_model])
+    with pytest.raises(RecursionLimitError, match=r"limit of 7 steps.*'before_model.before_model'.*recursion_limit=14"):
+        await agent.run("go", RunConfig(recursion_limit=7))

@@ -17,7 +17,7 @@ from agentgraph.errors import ConfigError, ResumeError
 from agentgraph.events import InterruptRaised
 from agentgraph.messages import AssistantMessage, ToolCall, ToolResponse, ToolResponseMessage, UserMessage
 from agentgraph.nodes import AgentResult, ReactAgent, ToolContext, tool
-from agentgraph.nodes.hooks import Answer, Approve, Edit, HumanApproval, Jump, Reject, Review, after_model
+from agentgraph.nodes.hooks import Approve, Edit, HumanApproval, Jump, Reject, Respond, Review, after_model
 from agentgraph.strategies import Messages
 from agentgraph.testing import ScriptedModel, check_request
 
@@ -70,7 +70,7 @@ async def test_a_run_pauses_with_the_call_that_needs_it_and_runs_it_when_it_is_a
         "arguments": {"path": "a"},
         "call_id": "c1",
         "description": "",
-        "decisions": ["approve", "edit", "reject", "answer"],
+        "decisions": ["approve", "edit", "reject", "respond"],
     }
     result = await clerk.run(Command(resume={question.id: {"decision": "approve"}}), THREAD)
     assert (result.text, shop.done) == ("Done.", ["delete a"])
@@ -90,8 +90,8 @@ async def test_a_run_pauses_with_the_call_that_needs_it_and_runs_it_when_it_is_a
                 "c1", "delete", "This call of 'delete' was rejected by a human, and did not run: it is mine", True
             ),
         ),
-        (Answer({"gone": 1}), [], ToolResponse("c1", "delete", '{"gone":1}')),
-        (Answer(""), [], ToolResponse("c1", "delete", "(no output)")),
+        (Respond({"gone": 1}), [], ToolResponse("c1", "delete", '{"gone":1}')),
+        (Respond(""), [], ToolResponse("c1", "delete", "(no output)")),
     ],
 )
 @pytest.mark.parametrize("as_json", [True, False])
@@ -125,7 +125,7 @@ async def test_of_several_calls_each_gets_its_own_decision_and_the_others_run_by
     paused = await clerk.run("Go.", THREAD)
     ids = {q.value["call_id"]: q.id for q in paused.interrupts}
     assert list(ids) == ["c1", "c2", "c4", "c5"]
-    resume = {ids["c5"]: Edit({"path": "x"}), ids["c1"]: Reject(), ids["c2"]: Approve(), ids["c4"]: Answer("later")}
+    resume = {ids["c5"]: Edit({"path": "x"}), ids["c1"]: Reject(), ids["c2"]: Approve(), ids["c4"]: Respond("later")}
     result = await clerk.run(Command(resume=resume), THREAD)
     assert sorted(shop.done) == ["delete b", "delete x", "look c"]
     assert [(r.id, r.content, r.is_error) for r in answers(result)] == [
@@ -160,7 +160,7 @@ async def test_questions_answered_one_by_one_in_any_order_come_to_the_same(
     [
         ("yes", "Expected `object`, got `str`"),
         ({"decision": "maybe"}, "Invalid value 'maybe'"),
-        ({"decision": "answer", "content": "x"}, "Invalid value 'answer'"),
+        ({"decision": "respond", "content": "x"}, "Invalid value 'respond'"),
         ({"decision": "reject", "reasn": "no"}, "unknown field `reasn`"),
         ({"decision": "edit"}, "missing required field `arguments`"),
         ({"decision": "edit", "arguments": {"paht": "b"}}, "path"),
@@ -228,7 +228,7 @@ async def test_a_tool_may_have_decisions_and_a_description_of_its_own() -> None:
     paused = await agent(Shop(), [[call("c1", "a"), call("c2", "b", "look")]], hook).run("Go.")
     assert [(q.value["description"], q.value["decisions"]) for q in paused.interrupts] == [
         ("delete after 2 messages", ["approve", "reject"]),
-        ("May it?", ["approve", "edit", "reject", "answer"]),
+        ("May it?", ["approve", "edit", "reject", "respond"]),
     ]
 
 
@@ -381,7 +381,7 @@ async def test_calls_that_another_hook_has_answered_are_not_asked_about() -> Non
     paused = await clerk.run("Go.", THREAD)
     assert [q.value["call_id"] for q in paused.interrupts] == ["c1", "c3"]
     one, three = (q.id for q in paused.interrupts)
-    result = await clerk.run(Command(resume={one: Answer("yes"), three: Approve()}), THREAD)
+    result = await clerk.run(Command(resume={one: Respond("yes"), three: Approve()}), THREAD)
     assert [r.content for r in answers(result)] == ["yes", "too many", "c is gone"]
     assert shop.done == ["delete c"]
 

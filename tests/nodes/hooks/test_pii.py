@@ -24,7 +24,7 @@ from agentgraph.messages import (
     ToolResponseMessage,
     UserMessage,
 )
-from agentgraph.models import Delta, ModelRequest, ModelResponse
+from agentgraph.models import Delta, ModelError, ModelRequest, ModelResponse
 from agentgraph.nodes import ReactAgent, tool
 from agentgraph.nodes.hooks import PiiRedaction
 from agentgraph.strategies import Messages, Replace
@@ -212,6 +212,22 @@ async def test_what_cannot_become_a_find_is_told_at_once() -> None:
     hook, given = PiiRedaction(), ["He said ", "that ", "bob", "@example", ".com", " is ", "his."]
     out = [d.text async for d in hook.wrap_chunks(_deltas(given), ModelRequest(messages=[]))]
     assert out == ["He said ", "that ", "[REDACTED_EMAIL] is ", "his."]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_partial_text_of_an_error_is_what_readers_were_told(stream: bool) -> None:
+    class Breaks(Cut):
+        async def generate(self, request: ModelRequest) -> ModelResponse:
+            raise ModelError("cut", partial="Write to bob@exam")
+
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[Delta, None]:
+            yield Delta("Write to bob@exam")
+            await self.generate(request)
+
+    agent = ReactAgent("clerk", Breaks([]), hooks=[PiiRedaction()], stream=stream)
+    with pytest.raises(ModelError) as caught:
+        await agent.run("Go.")
+    assert caught.value.partial == ("Write to " if stream else "")
 
 
 async def test_reasoning_is_clean_too_and_only_what_was_changed_loses_its_signature() -> None:
@@ -443,6 +459,15 @@ async def test_two_of_them_each_do_their_part() -> None:
     result = await ReactAgent("clerk", model, hooks=hooks).run("bob@example.com at 10.0.0.1")
     wanted = PiiRedaction(["ip"], strategy="hash").redacted("[REDACTED_EMAIL] at 10.0.0.1")
     assert [m.text for m in result.messages] == [wanted, wanted]
+
+
+async def test_an_agent_in_another_ones_graph_looks_for_its_own_kinds() -> None:
+    model = ScriptedModel(["well"])
+    boss = ReactAgent("boss", ScriptedModel(["well"]), hooks=[PiiRedaction(["phone"])])
+    boss.graph.add_node("clerk", ReactAgent("clerk", model, hooks=[PiiRedaction(["email"])]))
+    boss.graph.add_edge("llm", "clerk").add_edge("clerk", END)
+    await boss.run("I am bob@example.com.")
+    assert model.requests[0].messages[0].text == "I am [REDACTED_EMAIL]."
 
 
 async def test_an_agent_with_it_can_be_a_node_of_a_graph_that_is_kept() -> None:

@@ -92,14 +92,15 @@ async def test_a_list_whose_writing_is_no_longer_in_the_conversation_is_told() -
     ]
 
 
-async def test_a_list_may_be_given_with_the_input() -> None:
+@pytest.mark.parametrize("todo", [Todo("dig"), {"content": "dig"}])
+async def test_a_list_may_be_given_with_the_input(todo: Any) -> None:
     model = ScriptedModel(["On it."])
     agent = ReactAgent("builder", model, hooks=[TodoList(prompt="Keep it up.", description="Mine.")])
-    result = await agent.run({"input": "Build.", "todos": [Todo("dig")]})
+    result = await agent.run({"input": "Build.", "todos": [todo]})
     assert model.requests[0].system is not None
     assert model.requests[0].system.text == "Keep it up.\n\nThe to-do list as it stands:\n- [pending] dig"
     assert model.requests[0].tools[0].description == "Mine."
-    assert result.state["todos"] == [Todo("dig")]
+    assert result.state["todos"] == [todo]
 
 
 async def test_a_writing_that_a_human_rejects_leaves_the_list() -> None:

@@ -256,7 +256,7 @@ def test_at_every_budget_the_request_is_valid_and_only_answers_are_changed(
     for given_, made in zip(messages, sent, strict=True):
         if isinstance(given_, UserMessage) or not (clear_inputs or isinstance(given_, ToolResponseMessage)):
             assert made == given_
-    assert approximate_tokens(sent) <= approximate_tokens(messages)
+    assert sum(len(m.text) for m in sent) <= sum(len(m.text) for m in messages)
     smallest = approximate_tokens(edited(messages, over=1, keep=0))
     if over >= smallest and keep == 0:
         assert approximate_tokens(sent) <= over
