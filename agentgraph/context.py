@@ -582,6 +582,6 @@ def escaped(name: str) -> str:
     """A name as part of a `place`."""
     if name.isalnum():
         return name
-    for sign in "%/:#@=~":
+    for sign in "%/:#@=~?":
         name = name.replace(sign, f"%{ord(sign):02X}")
     return name

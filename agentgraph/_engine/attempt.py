@@ -168,9 +168,9 @@ async def attempt(
         if spec.on_error is None:
             raise failure
         permit = Permit(shared.permits) if shared.permits is not None else None
-        return await _handle(
-            spec, snapshot(), failure, RunContext(graph, path, step, task, number, None, permit), permit
-        )
+        # what it asks and records is its own
+        run = RunContext[Any](graph, path, step, task, number, None, permit).part("on_error")
+        return await _handle(spec, snapshot(), failure, run, permit)
 
 
 def _wanted(retry: Retry, failure: Exception) -> bool:

@@ -81,5 +81,7 @@ def _kept(checkpoints: Sequence[Entry], stands: int, keep: int | None, older_tha
 async def _whole(keeper: Keeper, info: ThreadInfo, entry: Entry) -> Entry:
     """A checkpoint with the whole state, and all that it needs of what stands before it."""
     replayed = await keeper.replayed(info, entry.line, entry.seq)
-    data = keeper.codec.encode(whole(replayed.position, replayed.state, replayed.aside, replayed.types), "the state")
+    digest = keeper.plan.schema.digest()
+    types = digest if replayed.types == digest else ""  # else a graph of the other types is to look at it again
+    data = keeper.codec.encode(whole(replayed.position, replayed.state, replayed.aside, types), "the state")
     return msgspec.structs.replace(entry, data=data, full=True)

@@ -164,3 +164,15 @@ async def test_what_validation_made_of_a_value_is_the_same_read_from_the_store(s
     found = await build().state(T)
     assert found is not None
     assert found.state["one"] == Point(1)
+
+
+async def test_what_an_older_version_has_pruned_is_checked_by_the_newer(saver: Checkpointer) -> None:
+    class Texts(TypedDict):
+        n: Annotated[list[int], Append()]
+
+    older = beside(saver, a=nothing)
+    await older.invoke({"n": 1}, T)
+    await beside(saver, Texts, a=nothing).invoke({}, T)  # reads the log's updates as those of a list
+    await older.prune("t", keep=1)
+    with pytest.raises(CodecError, match=r"state\['n'\] does not fit its type any more: Expected `array`, got `int`"):
+        await beside(saver, Texts, a=nothing).invoke({"n": 2}, T)

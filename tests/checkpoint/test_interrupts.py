@@ -290,6 +290,25 @@ async def test_an_answer_to_something_that_is_not_asked_any_more_is_not_used(sav
     assert (other.value, other.id != question.id) == ("delete b?", True)
 
 
+async def test_an_error_handler_that_asks_the_same_gets_an_answer_of_its_own(saver: Checkpointer) -> None:
+    async def ask(state: Any, run: RunContext[Any]) -> None:
+        run.interrupt("go on?")
+        raise RuntimeError("no")
+
+    async def handle(state: Any, error: Exception, run: RunContext[Any]) -> dict[str, Any]:
+        return {"log": [f"handler: {run.interrupt('go on?')}"]}
+
+    graph = StateGraph(Log)
+    graph.add_node("ask", ask, on_error=handle)
+    graph.add_edge(START, "ask")
+    graph.add_edge("ask", END)
+    app = graph.compile(checkpointer=saver)
+    await app.invoke({}, T)
+    second = await app.invoke(Command(resume="node's"), T)
+    assert len(second.interrupts) == 1
+    assert (await app.invoke(Command(resume="its own"), T)).state["log"] == ["handler: its own"]
+
+
 async def test_the_same_question_twice_in_a_row_is_two_questions(saver: Checkpointer) -> None:
     async def ask(state: Any, run: RunContext[Any]) -> dict[str, Any]:
         return {"log": [f"{run.interrupt('sure?')} {run.interrupt('sure?')}"]}
