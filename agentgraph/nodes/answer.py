@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from agentgraph.messages import NO_OUTPUT, FilePart, ImagePart, Part, TextPart, sound
+from agentgraph.nodes.result import AgentResult
 
 __all__ = ["Answer", "content_of"]
 
@@ -27,6 +28,8 @@ class Answer(msgspec.Struct, frozen=True):
 
 def content_of(value: Any, name: str) -> str | list[Part]:
     """What a tool returned as an answer's content, never empty. Raises `TypeError` for what has no JSON form."""
+    if isinstance(value, AgentResult):  # of an agent that the tool has run: what it said, not all that it holds
+        value = value.text
     if isinstance(value, str):
         text = sound(value if type(value) is str else str.__str__(value))
         return text if text and not text.isspace() else NO_OUTPUT

@@ -23,7 +23,7 @@ except ImportError as _absent:
     raise ImportError('agentgraph.nodes.mcp needs the MCP SDK: pip install "agentgraph-engine[mcp]"') from _absent
 
 from agentgraph.config import positive
-from agentgraph.errors import AgentGraphError, ConfigError, RunEndedError, unknown
+from agentgraph.errors import AgentGraphError, ConfigError, RunEndedError, listed, unknown
 from agentgraph.messages import FilePart, ImagePart, Part, TextPart
 from agentgraph.nodes.answer import Answer
 from agentgraph.nodes.mcp_connection import Connection, error_text
@@ -56,7 +56,7 @@ class McpTools:
     A server is a process that is started (`command`, `args`, `env`, `cwd`; of this process's environment it gets what
     the SDK holds to be safe, such as PATH and HOME) or is reached by streamable HTTP (`url`, `headers`, or an
     `http_client`: an `httpx2.AsyncClient`, which stays open). The names are those of the usual JSON configuration:
-    `McpTools(**config["mcpServers"]["time"])`.
+    `McpTools(**config["mcpServers"]["time"])`; a `type` there is checked.
 
     Iterating gives `Tool`s with the server's names, after a `prefix` and in the letters and the length (64) that
     providers take, and its descriptions and schemas as they are.
@@ -79,6 +79,7 @@ class McpTools:
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
+        type: str | None = None,
         name: str | None = None,
         prefix: str = "",
         include: Collection[str] | None = None,
@@ -92,6 +93,7 @@ class McpTools:
         url: str,
         headers: Mapping[str, str] | None = None,
         http_client: httpx2.AsyncClient | None = None,
+        type: str | None = None,
         name: str | None = None,
         prefix: str = "",
         include: Collection[str] | None = None,
@@ -108,6 +110,7 @@ class McpTools:
         url: str | None = None,
         headers: Mapping[str, str] | None = None,
         http_client: httpx2.AsyncClient | None = None,
+        type: str | None = None,  # noqa: A002  # the configuration's word
         name: str | None = None,
         prefix: str = "",
         include: Collection[str] | None = None,
@@ -116,6 +119,10 @@ class McpTools:
     ) -> None:
         if (command is None) == (url is None):
             raise ConfigError("McpTools: give either command=, a server to start, or url=, a server to reach")
+        kinds = ("stdio",) if url is None else ("http", "streamable-http", "streamableHttp")
+        if type is not None and type not in kinds:
+            what = "command" if url is None else "url"
+            raise ConfigError(f"McpTools(type={type!r}): with a {what} it is one of {listed(kinds)}")
         if command is None and (args or env or cwd):
             raise ConfigError("McpTools: args, env and cwd belong to a command; a url has headers or an http_client")
         if url is None and (headers or http_client is not None):

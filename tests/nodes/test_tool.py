@@ -41,8 +41,9 @@ from agentgraph.messages import (
     UserMessage,
     encode,
 )
-from agentgraph.nodes import Answer, Tool, ToolContext, ToolError, ToolHandler, ToolNode, ToolRequest, tool
+from agentgraph.nodes import Answer, ReactAgent, Tool, ToolContext, ToolError, ToolHandler, ToolNode, ToolRequest, tool
 from agentgraph.strategies import Append, Messages
+from agentgraph.testing import ScriptedModel
 
 
 def app_of(*tools: Tool | Callable[..., Any], **options: Any) -> CompiledGraph[dict[str, Any]]:
@@ -776,3 +777,10 @@ async def test_a_message_among_a_tools_updates_follows_the_answers() -> None:
 
     state = (await app_of(remark).invoke(asking("remark"))).state
     assert [type(m).__name__ for m in state["messages"]] == ["AssistantMessage", "ToolResponseMessage", "UserMessage"]
+
+
+async def test_a_tool_that_returns_what_an_agent_came_to_has_said_what_the_agent_said() -> None:
+    async def ask(context: ToolContext) -> object:
+        return await ReactAgent("inner", ScriptedModel(["hello"])).run("say hello")
+
+    assert (await app_of(ask).invoke(asking("ask"))).state["messages"][-1].text == "hello"

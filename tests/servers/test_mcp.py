@@ -615,11 +615,20 @@ async def test_a_client_of_the_callers_own_is_used_and_stays_open(workshop_url: 
         {"url": "http://a", "headers": ["b"]},
         {"command": "a", "include": "b"},
         {"command": "a", "start_timeout": 0},
+        {"command": "a", "type": "http"},
+        {"url": "http://a", "type": "sse"},
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="McpTools"):
         McpTools(**options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"command": "a", "type": "stdio"}, {"url": "http://a", "type": "http"}, {"url": "http://a"}]
+)
+def test_a_configurations_type_is_taken(options: dict[str, Any]) -> None:
+    McpTools(**options)
 
 
 def test_the_sdk_is_an_extra_that_is_asked_for_where_it_is_imported() -> None:
