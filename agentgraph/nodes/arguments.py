@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, cast
 
@@ -75,6 +75,8 @@ class Reader:
             p.name: p.adapter for p in parameters.values() if p.adapter is not None
         }
         self._is_plain = not self._positional and not self._adapters
+        self._has_objects = any("properties" in node for node in _nodes(schema))
+        """Whether an argument may hold an object with fields, which msgspec does not hold to them."""
 
     def read(self, text: str) -> tuple[list[Any], dict[str, Any]]:
         """The positional and keyword arguments in a call's JSON text. Raises `ArgumentsError`.
@@ -90,6 +92,8 @@ class Reader:
             except Exception:  # noqa: S110  # told below, if it cannot be mended; a type's own code may raise anything
                 pass
             else:
+                if self._has_objects:
+                    self._check_known(msgspec.json.decode(text))
                 return [], {n: v for n in parameters if (v := getattr(struct, n)) is not msgspec.UNSET}
         given = decode(text, self._tool, exact=True)
         values: dict[str, Any] = {}
@@ -109,10 +113,23 @@ class Reader:
             missing = [p.name for p in parameters.values() if p.required and p.name not in values]
             if missing:
                 raise self._wrong(f"{listed(missing)} missing")
+        if self._has_objects:
+            self._check_known(values)
         keywords = self._converted(values) | keywords
         if self._positional:
             return [keywords.pop(n, parameters[n].default) for n in self._positional], keywords
         return [], keywords
+
+    def _check_known(self, values: Mapping[str, Any]) -> None:
+        """Raise for a key, inside of an argument, that its type does not have: it would be dropped silently."""
+        definitions = self._schema.get("$defs", {})
+        for name, value in values.items():
+            if name in self._parameters and name not in self._adapters:
+                told = _unknown_in(
+                    value, _branches(self._schema["properties"][name], definitions), definitions, f"$.{name}"
+                )
+                if told:
+                    raise self._wrong(told)
 
     def _further(self, extra: dict[str, Any]) -> dict[str, Any]:
         """Arguments that no parameter names, for `**keywords`."""
@@ -186,6 +203,44 @@ def _with_values(told: str, schema: Mapping[str, Any]) -> str:
         nodes = [branch for n in inner for branch in _branches(n, definitions)]
     values = [v for n in nodes for v in ([n["const"]] if "const" in n else n.get("enum", ()))]
     return f"{told}; expected one of {listed(values)}" if values else told
+
+
+def _nodes(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """All schemas inside of a schema."""
+    left: list[Any] = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            found = cast("dict[str, Any]", node)
+            yield found
+            left += found.values()
+        elif isinstance(node, list):
+            left += cast("list[Any]", node)
+
+
+def _unknown_in(value: Any, branches: list[dict[str, Any]], definitions: Mapping[str, Any], path: str) -> str:
+    """What to tell of the first key that no branch of the schema knows; "" where all are known."""
+    if isinstance(value, list):
+        inner = [branch for b in branches for branch in _branches(b.get("items"), definitions)]
+        told = (
+            _unknown_in(item, inner, definitions, f"{path}[{i}]")
+            for i, item in enumerate(cast("list[Any]", value))
+            if isinstance(item, (dict, list))
+        )
+        return next(filter(None, told), "")
+    if not isinstance(value, dict):
+        return ""
+    objects = [b for b in branches if "properties" in b or "additionalProperties" in b]
+    for key, item in cast("dict[str, Any]", value).items():
+        open_ = [b["additionalProperties"] for b in objects if b.get("additionalProperties") not in (None, False)]
+        known = [b["properties"][key] for b in objects if key in b.get("properties", {})]
+        if objects and not known and not open_:
+            names = dict.fromkeys(n for b in objects for n in b.get("properties", {}))
+            return f"{unknown('key', key, names)} - at `{path}`"
+        inner = [branch for b in (*known, *open_) for branch in _branches(b, definitions)]
+        if isinstance(item, (dict, list)) and (told := _unknown_in(item, inner, definitions, f"{path}.{key}")):
+            return told
+    return ""
 
 
 def _branches(schema: Any, definitions: Mapping[str, Any]) -> list[dict[str, Any]]:

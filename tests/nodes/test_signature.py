@@ -1422,3 +1422,53 @@ def test_a_strict_type_that_comes_later_is_checked_when_it_is_there() -> None:
     )
     with pytest.raises(ConfigError, match="tool 'f', parameter 'a': cannot be strict"):
         _ = names["f"].spec
+
+
+class Price(msgspec.Struct):
+    most: int = 10
+
+
+class Filter(msgspec.Struct):
+    max_price: int = 10
+    prices: list[Price] = []
+    by_shop: dict[str, Price] = {}
+    free: dict[str, Any] = {}
+    anything: Any = None
+    inner: "Filter | None" = None
+
+
+class Opened(TypedDict, total=False):
+    at: int
+
+
+@dataclass
+class Closed:
+    at: int = 3
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"filter": {"maxPrice": 3}}, "unknown key 'maxPrice'; did you mean 'max_price'? known: 'max_price', 'prices'"),
+        ({"filter": {"prices": [{}, {"least": 3}]}}, "unknown key 'least'; known: 'most' - at `$.filter.prices[1]`"),
+        ({"filter": {"by_shop": {"a": {"least": 3}}}}, "known: 'most' - at `$.filter.by_shop.a`"),
+        ({"filter": {"inner": {"inner": {"x": 1}}}}, "- at `$.filter.inner.inner`"),
+        ({"when": {"on": 3}}, "unknown key 'on'; known: 'at' - at `$.when`"),
+        ({"then": {"on": 3}}, "unknown key 'on'; known: 'at' - at `$.then`"),
+        ({"filter": '{"maxPrice": 3}'}, "unknown key 'maxPrice'"),
+        ({"filter": {"max_price": 3, "free": {"any": {"thing": 1}}, "anything": {"x": [{"y": 1}]}}}, None),
+        ({"filter": {"inner": {"by_shop": {"any": {"most": 1}}}}, "when": {"at": 5}}, None),
+    ],
+)
+def test_a_key_that_a_nested_type_does_not_have_is_told_and_not_dropped(
+    given: dict[str, Any], told: str | None
+) -> None:
+    @tool
+    async def search(filter: Filter | None = None, when: Opened | None = None, then: Closed | None = None) -> None: ...
+
+    if told is None:
+        search.arguments(json.dumps(given))
+        return
+    with pytest.raises(ArgumentsError) as caught:
+        search.arguments(json.dumps(given))
+    assert told in str(caught.value)
