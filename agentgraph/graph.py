@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from agentgraph._engine.checks import check
 from agentgraph._engine.journal import Keeper
 from agentgraph._engine.plan import Description, NodeSpec, Plan, RouterSpec, names_in
 from agentgraph._engine.schema import Schema
-from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer
 from agentgraph.compiled import CompiledGraph
 from agentgraph.config import Retry, positive
 from agentgraph.context import RunContext
 from agentgraph.strategies import Strategy
+
+if TYPE_CHECKING:
+    from agentgraph.checkpoint.kinds import StoredType
 
 __all__ = ["StateGraph"]
 

@@ -22,15 +22,13 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from agentgraph._engine.log import Head, Position, Replayed, change, check_types, replay, whole
 from agentgraph._engine.pause import answers_in, is_stop, place_of, question_id, stop
 from agentgraph._engine.plan import Plan
-from agentgraph.checkpoint.codec import Codec, types_in
-from agentgraph.checkpoint.kinds import StoredType
 from agentgraph.checkpoint.protocol import Checkpointer, Entry, Line, ThreadInfo, spans
 from agentgraph.checkpoint.writer import Writer
 from agentgraph.config import RunConfig
@@ -39,6 +37,10 @@ from agentgraph.errors import CodecError, ConfigError, FencedError, ResumeError,
 from agentgraph.strategies import UNSET
 from agentgraph.tasks import all_ended
 from agentgraph.threads import ThreadCall
+
+if TYPE_CHECKING:
+    from agentgraph.checkpoint.codec import Codec
+    from agentgraph.checkpoint.kinds import StoredType
 
 log = logging.getLogger("agentgraph")
 
@@ -90,6 +92,8 @@ class Keeper:
                 f"compile(checkpointer=...) must be a store of threads, such as SqliteSaver('runs.db'); "
                 f"found {store!r:.80}"
             )
+        from agentgraph.checkpoint.codec import Codec  # noqa: PLC0415  # who keeps no runs does not load it
+
         self.plan = plan
         self.store = store
         self.lease = lease
@@ -637,6 +641,8 @@ def _is_large(value: Any) -> bool:
 
 def _state_types(plan: Plan) -> set[Any]:
     """The types that the states of a graph and its subgraphs name, or that a subgraph's node says (`types`)."""
+    from agentgraph.checkpoint.codec import types_in  # noqa: PLC0415  # as above
+
     found: set[Any] = set()
     for annotation in plan.schema.types.values():
         found |= types_in(annotation)

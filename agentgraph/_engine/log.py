@@ -12,17 +12,19 @@ The rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from agentgraph._engine.schema import Schema, fitted
-from agentgraph.checkpoint.codec import Codec
 from agentgraph.checkpoint.protocol import Entry
 from agentgraph.context import Interrupt
 from agentgraph.errors import CodecError, ResumeError, UpdateError
 from agentgraph.node import Send
 from agentgraph.strategies import UNSET, Append, Messages, Strategy
+
+if TYPE_CHECKING:
+    from agentgraph.checkpoint.codec import Codec
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from agentgraph.checkpoint.codec import Codec
-from agentgraph.checkpoint.kinds import StoredType
-from agentgraph.checkpoint.memory import MemorySaver
 from agentgraph.checkpoint.protocol import Checkpointer, Entry, Line, Span, ThreadInfo, spans
 
 if TYPE_CHECKING:
+    from agentgraph.checkpoint.codec import Codec
     from agentgraph.checkpoint.encrypted import Encrypted
+    from agentgraph.checkpoint.kinds import StoredType
+    from agentgraph.checkpoint.memory import MemorySaver
     from agentgraph.checkpoint.postgres import PostgresSaver
     from agentgraph.checkpoint.sqlite import SqliteSaver
 
@@ -27,8 +27,15 @@ __all__ = [
     "spans",
 ]
 
-_WHERE = {"Encrypted": "encrypted", "PostgresSaver": "postgres", "SqliteSaver": "sqlite"}
-"""Loaded when asked for: what they need is an extra, or more than the others need."""
+_WHERE = {
+    "Codec": "codec",
+    "Encrypted": "encrypted",
+    "MemorySaver": "memory",
+    "PostgresSaver": "postgres",
+    "SqliteSaver": "sqlite",
+    "StoredType": "kinds",
+}
+"""Loaded when asked for: who keeps no runs needs none of it, and some of it needs an extra."""
 
 
 def __getattr__(name: str) -> Any:
