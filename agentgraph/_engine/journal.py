@@ -280,7 +280,8 @@ class Journal:
         self.ended: ThreadInfo | None = None
         """What the thread's newest state may be remembered with."""
         self.position = Position()
-        self.replayed: Replayed = replay((), keeper.plan.schema, keeper.codec, info.thread_id)
+        self.replayed: Replayed
+        """What the thread came to when it was loaded."""
         self.asked: tuple[Interrupt, ...] = ()
         self.given: tuple[list[Mapping[str, Any]], bool] = ([], False)
         """The input's updates, and whether it is a whole state instead."""
@@ -332,7 +333,7 @@ class Journal:
         self.asked = replayed.asked
         self._records = replayed.records
         self._keys = sorted(self._records)
-        self._rests = self._last = replayed.last
+        self._rests = replayed.last
         self._parent = (line, replayed.last)
         self._origin = replayed.origin or (self._line, replayed.base)
         self._open_again()
